@@ -27,7 +27,7 @@ from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, Record, Status
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec, schema
-from mlsd.store.rows import FIGURES, DraftDistance, PassShares, TrialFilter, environment_key
+from mlsd.store.rows import FIGURES, DraftDistance, TrialFilter, environment_key
 from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
@@ -36,19 +36,11 @@ COPIED = {
     "run": "id status started_at ended_at seed environment_key",
     "model": "key id sha256 architecture",
     "case": "id run_id suite arm target drafter draft gamma prompt n_predict",
-    "block": "id run_id environment_key number repeat process superseded",
-    "trial": "id block_id case_id position status started_at n_prompt prefill_ns draft_prefill_ns decode_ns load_ns "
-    "rollback_target rollback_draft timed failed_native_calls peak_rss_bytes tokens losslessness stats conditions "
-    "earlier n_tokens verdict rounds proposed accepted committed rows draft_ns verify_ns rollback_ns sample_ns "
-    "other_ns each_round prompt_sha256",
+    "block": "id run_id environment_key number repeat superseded",
+    "trial": "id block_id case_id each_round",
     "warning": "id run_id case_id code advice",
-    "calibration": "id run_id model_key kind rows depth repeat span_ns",
-    "coverage": "run_id model_key source layer window n_windows distinct_mean distinct",
-    "expert_load": "run_id model_key source layer chosen",
-    "stream_read": "id run_id n_threads repeat gb_s",
-    "known_pass": "id run_id quant n_bytes block ms",
+    "figure": "id run_id kind",
     "draft_distance": "target_key drafting_key text_sha256 n_tokens measured_at",
-    "pass_share": "id run_id model_key drafting_key rows depth",
 }
 
 
@@ -74,17 +66,29 @@ def _anonymous(text: str | None) -> str | None:
     return rowcodec.without_folders(text)
 
 
+def _told_trial(text: str) -> str:
+    trial = rowcodec.trial_record(text, "a trial")
+    reason, fell_back = _anonymous(trial.reason), _anonymous(trial.fell_back)
+    return rowcodec.encode(msgspec.structs.replace(trial, text=None, reason=reason, fell_back=fell_back))
+
+
+def _told_figure(text: str, kind: str) -> str:
+    classes = {known.name: of for of, known in FIGURES.items()}
+    if kind not in classes:
+        raise rowcodec.damaged("a figure", f"there is no kind {kind!r}")
+    return rowcodec.encode(rowcodec.decode(text, classes[kind], "a figure"))
+
+
 # ... and of which what remains of them.
 REWRITTEN: dict[tuple[str, str], Callable[..., Any]] = {
     ("run", "environment"): _typed(Environment),
     ("run", "plan"): _told_plan,
     ("model", "facts"): _typed(ModelFacts),
     ("case", "record"): _typed(Case),
-    ("trial", "reason"): _anonymous,
-    ("trial", "fell_back"): _anonymous,
+    ("trial", "record"): _told_trial,
     ("warning", "message"): _anonymous,
     ("draft_distance", "record"): _typed(DraftDistance),
-    ("pass_share", "record"): _typed(PassShares),
+    ("figure", "record"): _told_figure,
 }
 # Servers of other programs count as they like, and agree with nothing; what cannot be is of no use to anybody.
 _LEFT_OUT = """
@@ -128,9 +132,10 @@ def write_record(store: Store, path: Path) -> int:
             for _, column, *_ in copy.execute(f'PRAGMA table_info("{table}")').fetchall():
                 if column not in copied.split():
                     rewrite = REWRITTEN.get((table, column))
+                    arguments = f"{column}, kind" if table == "figure" else column
                     if rewrite is not None:
-                        copy.create_function("rewritten", 1, rewrite)
-                    value = "NULL" if rewrite is None else f"rewritten({column})"
+                        copy.create_function("rewritten", -1, rewrite)
+                    value = "NULL" if rewrite is None else f"rewritten({arguments})"
                     copy.execute(f'UPDATE "{table}" SET "{column}" = {value}')
         copy.execute("VACUUM")
         n_trials: int = copy.execute("SELECT count(*) FROM current_trial").fetchone()[0]

@@ -227,7 +227,7 @@ class _Coordinator:
         if part.said.get(block.key) == result.trials:  # said once more at the end
             return
         part.said[block.key] = result.trials
-        part.run.add(block, result.trials, result.process)
+        part.run.add(block, result.trials)
         for slot, trial in zip(block.slots, part.run.done[block.key], strict=True):
             if trial.status is Status.FAILED:
                 self.failures.append(f"{slot.case.target.id} gamma {slot.case.gamma}: {trial.reason}")

@@ -1,11 +1,10 @@
-"""Records to table rows and back: the column order of `case` and `trial` in one place.
+"""Records to table rows and back: what stands in columns of `case` and `trial` beside their records, in one place.
 
 Every value that comes out of a database passes the types of its record here (`mlsd.records`: Count, Few, Amount), and
 nowhere else: a database may be edited, or another's.
 """
 
 import datetime
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,51 +16,34 @@ import msgspec
 from mlsd.errors import StoreError
 from mlsd.names import clean_json
 from mlsd.records import (
-    Amount,
     Case,
-    Conditions,
     Count,
     EngineOptions,
     Environment,
     Few,
-    Losslessness,
     Record,
     Round,
-    Token,
     Trial,
 )
 from mlsd.store.rows import Run, environment_key
 from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.stages import StageTime
-from mlsd.trials.sums import SUMMED, Sums, endings_of
+from mlsd.trials.sums import Sums, endings_of
 
-_OF_OTHERS = {"arm": '"case".arm', "gamma": '"case".gamma', "block": "block.number", "repeat": "block.repeat"}
-# What an error or a person wrote, which may name folders of this machine.
-_TOLD = ("reason", "fell_back")
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
-# Fields that are JSON text, with the readers of their types: `msgspec.json.decode` would make one for each value.
-_JSON: dict[str, msgspec.json.Decoder[Any]] = {
-    "tokens": msgspec.json.Decoder(tuple[Token, ...]),
-    "losslessness": msgspec.json.Decoder(Losslessness | None),
-    "stats": msgspec.json.Decoder(dict[str, Amount]),
-    "conditions": msgspec.json.Decoder(Conditions | None),
-    "earlier": msgspec.json.Decoder(tuple[str, ...]),
-}
-# All other fields of a Trial are columns under their own name.
-_PLAIN = tuple(name for name in Trial.__struct_fields__ if name not in (*_JSON, *_OF_OTHERS, "rounds"))
+_TRIAL_READER = msgspec.json.Decoder(Trial)
 _CASE_READER = msgspec.json.Decoder(Case)
 _ROUND = Round.__struct_fields__
 _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
 _ROUNDS = msgspec.json.Decoder(list[_Row])
 T = TypeVar("T")
-# Columns of a case, and of a trial: those from n_tokens on are for SQL, and for readers that leave the rounds alone.
 CASE = ("id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record")
-TRIAL = ("block_id", *_PLAIN, *_JSON, "n_tokens", "verdict", *SUMMED, "each_round")
-_PLACE = ("trial.id", "trial.block_id", "block.superseded", "block.run_id", "block.environment_key")
-CASE_AT = len(_PLACE)  # where a row has its case
-_FIELDS = {**{name: f"trial.{name}" for name in (*_PLAIN, *_JSON)}, **_OF_OTHERS}
-_COUNTED = ("n_tokens", "verdict", *SUMMED, "each_round")
-TRIAL_READ = ", ".join((*_PLACE, *_FIELDS.values(), *(f"trial.{name}" for name in _COUNTED)))
+TRIAL = ("block_id", "case_id", "record", "each_round")
+CASE_AT = 0  # where a row of `TRIAL_READ` has its case
+TRIAL_READ = (
+    "trial.case_id, trial.id, trial.block_id, block.superseded, block.run_id, block.environment_key, block.number, "
+    "block.repeat, trial.record, trial.each_round"
+)
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
 
 
@@ -100,11 +82,6 @@ def _decoded(text: str, reader: msgspec.json.Decoder[Any]) -> Any:
     return reader.decode(clean_json(text) if "\\" in text else text)  # cleaned but for escapes
 
 
-@functools.lru_cache(256)  # the trials of a block mostly have one output
-def _field(name: str, text: str) -> Any:
-    return _decoded(text, _JSON[name])
-
-
 def made_of(kind: type[T], fields: Any, where: str) -> T:
     """A value of that type made of plain ones; StoreError for what cannot be."""
     try:
@@ -136,15 +113,11 @@ def case(row: tuple[Any, ...]) -> Case:
     return found
 
 
-def trial_row(block_id: int, trial: Trial, summed: Sums | None) -> tuple[Any, ...]:
-    """The row of a trial and the sums of its rounds, in the order of `TRIAL`."""
-    plain = (without_folders(getattr(trial, field)) if field in _TOLD else getattr(trial, field) for field in _PLAIN)
-    values = (getattr(trial, name) for name in _JSON)
-    encoded = (None if value is None else encode(value) for value in values)
-    verdict = trial.losslessness.verdict if trial.losslessness else None
-    each = (None if summed is None else getattr(summed, name) for name in SUMMED)
-    rounds = encode([msgspec.structs.astuple(one) for one in trial.rounds])
-    return (block_id, *plain, *encoded, trial.n_tokens, verdict, *each, rounds)
+def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
+    """The row of a trial, in the order of `TRIAL`."""
+    reason, fell_back = without_folders(trial.reason), without_folders(trial.fell_back)
+    told = msgspec.structs.replace(trial, rounds=(), reason=reason, fell_back=fell_back)
+    return block_id, trial.case_id, encode(told), encode([msgspec.structs.astuple(one) for one in trial.rounds])
 
 
 def plan(plan: Mapping[str, Any]) -> str:
@@ -169,43 +142,32 @@ def without_folders(text: str | None) -> str | None:
     return _PATH.sub(r"\1", text)
 
 
+def trial_record(text: str, where: str) -> Trial:
+    """The trial of a stored record, without its rounds. Raises: StoreError."""
+    made: Trial = decode(text, _TRIAL_READER, where)
+    check_moment(made.started_at, where)
+    return msgspec.structs.replace(made, rounds=()) if made.rounds else made
+
+
 def trial(row: Sequence[Any], case: Case, *, rounds: bool) -> Measured:
     """The trial of a row in the order of TRIAL_READ, with its rounds or with what they sum to alone."""
-    trial_id, block_id, superseded, run_id, key, *values = row
+    case_id, trial_id, block_id, superseded, run_id, key, number, repeat, text, each_round = row
     where = f"trial {trial_id}"
-    n_fields = len(_FIELDS)
-    fields = dict(zip(_FIELDS, values[:n_fields], strict=True))
-    n_tokens, verdict, *summed, each_round = values[n_fields:]
-    for field in _JSON:
-        try:
-            fields[field] = None if fields[field] is None else _field(field, fields[field])
-        except _UNREADABLE as error:
-            raise damaged(f"{where}, {field},", error) from error
-    fields["timed"] = fields["timed"] != 0
-    made = made_of(Trial, fields, where)
-    check_moment(made.started_at, where)
-    judged = None if made.losslessness is None else made.losslessness.verdict
-    if (n_tokens, verdict) != (made.n_tokens, judged):
-        raise damaged(where, f"two columns count {n_tokens} and {made.n_tokens} tokens, or judge them in two ways")
+    made = trial_record(text, where)
+    if (made.case_id, made.block, made.repeat) != (case_id, number, repeat):
+        raise damaged(where, "its record is of another case or block")
     rows: list[_Row] = decode(each_round, _ROUNDS, f"{where}, rounds,")
-    whole = None if summed[0] is None else record(Sums, summed, f"{where}, its sums,")
-    for name, stored, counted in zip(SUMMED, summed, _summed(rows), strict=True):
-        if stored != counted:
-            raise damaged(where, f"{name} is {stored}, and {counted} over its rounds")
-    if whole is not None:
+    whole = None
+    if rows:
+        columns = dict(zip(_ROUND, map(sum, zip(*rows, strict=True)), strict=True))
         endings = endings_of((proposed, accepted) for proposed, accepted, *_ in rows)
-        whole = msgspec.structs.replace(whole, endings=endings)
+        whole = made_of(Sums, {"rounds": len(rows), "endings": endings, **columns}, f"{where}, its sums,")
         if impossible := [ending for ending in endings if ending[1] > ending[0]]:
             raise damaged(where, f"a round accepted {impossible[0][1]} of {impossible[0][0]} tokens")
     if rounds:
         each = tuple(Round(**dict(zip(_ROUND, one, strict=True))) for one in rows)
         made = msgspec.structs.replace(made, rounds=each)
     return Measured(case, made, whole, block_id, trial_id, run_id, key, bool(superseded))
-
-
-def _summed(rows: Sequence[_Row]) -> Sequence[int | None]:
-    """The fields of `SUMMED`, in their order; None of a trial without rounds."""
-    return [len(rows), *(sum(column) for column in zip(*rows, strict=True))] if rows else [None] * len(SUMMED)
 
 
 def check_moment(text: str | None, where: str) -> None:

@@ -186,30 +186,20 @@ class PassShares(Figure, frozen=True, kw_only=True):
         return 1 - self.headless_ns / self.plain_ns
 
 
-class _FigureTable(NamedTuple):
-    """Where figures of one kind stand."""
+class _FigureKind(NamedTuple):
+    """How the figures of a class are stored."""
 
     name: str
-    what: str  # one row, in words
-    columns: tuple[str, ...]  # that hold all of the figure, in the order of its fields; "record" is its JSON
-    for_sql: tuple[str, ...] = ()  # columns that repeat what others hold
-    order: str = "id"
+    what: str  # one of them, in words
 
 
-# Columns of JSON text, with the type they are read back as.
-FIGURE_JSON: dict[str, Any] = {"distinct": dict[int, int], "chosen": tuple[int, ...]}
-_PLACE = "run_id, model_key, source, layer"
-FIGURES: dict[type[Figure], _FigureTable] = {
-    CalibrationPoint: _FigureTable("calibration", "a timed pass", CalibrationPoint.__struct_fields__),
-    Coverage: _FigureTable(
-        "coverage", "the coverage", Coverage.__struct_fields__, ("n_windows", "distinct_mean"), f"{_PLACE}, window"
-    ),
-    ExpertLoad: _FigureTable("expert_load", "the experts", ExpertLoad.__struct_fields__, order=_PLACE),
-    StreamRead: _FigureTable("stream_read", "a streaming read", StreamRead.__struct_fields__),
-    TimedPass: _FigureTable("known_pass", "a timed pass", TimedPass.__struct_fields__),
-    PassShares: _FigureTable(
-        "pass_share", "a profiled pass", ("record",), ("model_key", "drafting_key", "rows", "depth")
-    ),
+FIGURES: dict[type[Figure], _FigureKind] = {
+    CalibrationPoint: _FigureKind("calibration", "a timed pass"),
+    Coverage: _FigureKind("coverage", "the coverage"),
+    ExpertLoad: _FigureKind("expert_load", "the experts"),
+    StreamRead: _FigureKind("stream_read", "a streaming read"),
+    TimedPass: _FigureKind("known_pass", "a timed pass"),
+    PassShares: _FigureKind("pass_share", "a profiled pass"),
 }
 
 

@@ -1,15 +1,29 @@
 """The tables of a study database. There is one version of them; a file of another one is refused."""
 
-from mlsd.records import Round
+from mlsd.records import N_TOKENS, Round, Trial
 
 FROM_RECORD = "record"  # in the plan of a run that came with a record: nobody measured it into this file
 APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
-VERSION = 11  # `user_version`; whoever changes the tables raises it, and writes the shipped files anew
+VERSION = 12  # `user_version`; whoever changes the tables raises it, and writes the shipped files anew
 
+# What a trial's record says, for SQL: each field is a column of its own name. Its place stands in other tables.
+_PLACED = ("case_id", "arm", "gamma", "block", "repeat", "rounds")
+_STORED = ("status",)  # of an index that answers what is done without reading a record
+
+
+def _column(name: str, value: str) -> str:
+    kept = "STORED" if name in _STORED else "VIRTUAL"
+    return f"{name} GENERATED ALWAYS AS (iif(json_valid(record), {value}, NULL)) {kept}"
+
+
+_FIELDS = ", ".join(
+    _column(name, f"json_extract(record, '$.{name}')") for name in Trial.__struct_fields__ if name not in _PLACED
+)
+_N_TOKENS = f"coalesce(nullif(json_array_length(record, '$.tokens'), 0), json_extract(record, '$.stats.{N_TOKENS}'), 0)"
 _SUMS = Round.__struct_fields__
-_SUM_COLUMNS = " ".join(f"{name} INTEGER," for name in _SUMS)
 _EACH_ROUND = ", ".join(f"json_extract(each.value, '$[{i}]') AS {name}" for i, name in enumerate(_SUMS))
-_TIMES = ", ".join(f"iif(trial.decode_ns IS NOT NULL, trial.{name}, NULL) AS {name}" for name in _SUMS[4:])
+_SUMMED = ", ".join(f"sum({name}) AS {name}" for name in _SUMS)
+_TIMES = ", ".join(f"iif(trial.decode_ns IS NOT NULL, summed.{name}, NULL) AS {name}" for name in _SUMS[4:])
 
 TABLES = f"""
 CREATE TABLE run (
@@ -30,21 +44,17 @@ CREATE INDEX case_suite ON "case" (suite);
 -- What one process measured of its cases, one after the other; superseded where it was measured again.
 CREATE TABLE block (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), environment_key TEXT NOT NULL,
-    number INTEGER NOT NULL, repeat INTEGER NOT NULL, process TEXT, superseded INTEGER NOT NULL DEFAULT 0
+    number INTEGER NOT NULL, repeat INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX block_key ON block (environment_key, number, repeat);
 CREATE INDEX block_run ON block (run_id);
 
+-- The record is the trial as JSON, its rounds aside: a list of the fields of each.
 CREATE TABLE trial (
     id INTEGER PRIMARY KEY, block_id INTEGER NOT NULL REFERENCES block (id),
-    case_id TEXT NOT NULL REFERENCES "case" (id), position INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('valid', 'hot', 'disturbed', 'invalid', 'failed')), reason TEXT,
-    started_at TEXT NOT NULL, n_prompt INTEGER, prompt_sha256 TEXT, n_tokens INTEGER NOT NULL, prefill_ns INTEGER,
-    draft_prefill_ns INTEGER, decode_ns INTEGER, load_ns INTEGER, rollback_target TEXT, rollback_draft TEXT,
-    timed INTEGER NOT NULL, fell_back TEXT, failed_native_calls INTEGER NOT NULL,
-    verdict TEXT CHECK (verdict IN ('lossless', 'near_tie', 'not_judged', 'diverged')), losslessness TEXT,
-    peak_rss_bytes INTEGER, stats TEXT NOT NULL, conditions TEXT, text TEXT, tokens TEXT NOT NULL,
-    earlier TEXT NOT NULL, rounds INTEGER, {_SUM_COLUMNS} each_round TEXT NOT NULL
+    case_id TEXT NOT NULL REFERENCES "case" (id), record TEXT NOT NULL, each_round TEXT NOT NULL, {_FIELDS},
+    {_column("n_tokens", _N_TOKENS)},
+    {_column("verdict", "json_extract(record, '$.losslessness.verdict')")}
 );
 CREATE INDEX trial_block ON trial (block_id, case_id, status);
 CREATE INDEX trial_case ON trial (case_id);
@@ -53,41 +63,15 @@ CREATE TABLE warning (
     id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), case_id TEXT REFERENCES "case" (id),
     code TEXT NOT NULL, message TEXT NOT NULL, advice TEXT NOT NULL
 );
-CREATE TABLE calibration (
-    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), model_key TEXT NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('target_pass', 'draft_step', 'prefill', 'rollback', 'checkpoint', 'sample')),
-    rows INTEGER NOT NULL, depth INTEGER NOT NULL, repeat INTEGER NOT NULL, span_ns INTEGER NOT NULL,
-    UNIQUE (run_id, model_key, kind, rows, depth, repeat)
+-- What was measured of the machine and its models: a record of `store/rows.py`, by kind.
+CREATE TABLE figure (
+    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), kind TEXT NOT NULL, record TEXT NOT NULL
 );
-CREATE TABLE coverage (
-    run_id INTEGER NOT NULL REFERENCES run (id), model_key TEXT NOT NULL,
-    source TEXT NOT NULL CHECK (source IN ('text', 'draft')), layer INTEGER NOT NULL, window INTEGER NOT NULL,
-    n_windows INTEGER NOT NULL, distinct_mean REAL NOT NULL, "distinct" TEXT NOT NULL,
-    PRIMARY KEY (run_id, model_key, source, layer, window)
-) WITHOUT ROWID;
-CREATE TABLE expert_load (
-    run_id INTEGER NOT NULL REFERENCES run (id), model_key TEXT NOT NULL,
-    source TEXT NOT NULL CHECK (source IN ('text', 'draft')), layer INTEGER NOT NULL, chosen TEXT NOT NULL,
-    PRIMARY KEY (run_id, model_key, source, layer)
-) WITHOUT ROWID;
-CREATE TABLE stream_read (
-    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), n_threads INTEGER NOT NULL,
-    repeat INTEGER NOT NULL, gb_s REAL NOT NULL, UNIQUE (run_id, n_threads, repeat)
-);
-CREATE TABLE known_pass (
-    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), quant TEXT NOT NULL,
-    n_bytes INTEGER NOT NULL, block INTEGER NOT NULL, ms REAL NOT NULL, UNIQUE (run_id, quant, n_bytes, block)
-);
+CREATE INDEX figure_kind ON figure (kind);
 CREATE TABLE draft_distance (
     target_key TEXT NOT NULL, drafting_key TEXT NOT NULL, text_sha256 TEXT NOT NULL, n_tokens INTEGER NOT NULL,
     measured_at TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (target_key, drafting_key, text_sha256, n_tokens)
 ) WITHOUT ROWID;
-CREATE TABLE pass_share (
-    id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (id), model_key TEXT NOT NULL, drafting_key TEXT,
-    rows INTEGER NOT NULL, depth INTEGER NOT NULL, record TEXT NOT NULL
-);
-CREATE INDEX pass_share_model ON pass_share (model_key, drafting_key);
-
 -- What was not measured again.
 CREATE VIEW current_trial AS
 SELECT trial.*, block.run_id, block.environment_key, block.number AS block, block.repeat, "case".arm, "case".gamma,
@@ -112,7 +96,9 @@ SELECT
     json_extract(trial.losslessness, '$.worst_gap') AS worst_gap,
     1000.0 * json_extract(trial.losslessness, '$.n_different') / json_extract(trial.losslessness, '$.n_compared')
         AS differences_per_1000,
-    trial.rounds, trial.proposed, trial.accepted, trial.committed, trial.rows, {_TIMES}
+    summed.rounds, summed.proposed, summed.accepted, summed.committed, summed.rows, {_TIMES}
 FROM current_trial AS trial
-JOIN "case" ON "case".id = trial.case_id;
+JOIN "case" ON "case".id = trial.case_id
+LEFT JOIN (SELECT trial_id, count(*) AS rounds, {_SUMMED} FROM round GROUP BY trial_id) AS summed
+    ON summed.trial_id = trial.id;
 """

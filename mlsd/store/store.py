@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from mlsd.errors import StoreError
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status, Trial
 from mlsd.stats import grouped
 from mlsd.store import database, rowcodec
 from mlsd.store.rows import (
-    FIGURE_JSON,
     FIGURES,
     DraftDistance,
     Figure,
@@ -40,11 +41,6 @@ from mlsd.trials.sums import PARTS, Sums, sums
 ALL = TrialFilter()
 F = TypeVar("F", bound=Figure)
 T = TypeVar("T")
-
-
-def _value(figure: Figure, column: str) -> Any:
-    value = figure if column == "record" else getattr(figure, column)
-    return rowcodec.encode(value) if column == "record" or column in FIGURE_JSON else value
 
 
 class Store:
@@ -124,9 +120,7 @@ class Store:
             rows = (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known)
             db.executemany(rowcodec.insert("case", rowcodec.CASE, "INSERT OR IGNORE"), rows)
 
-    def add(
-        self, run_id: int, trials: Sequence[Trial], process: str | None = None, *, supersede: bool = True
-    ) -> list[Measured]:
+    def add(self, run_id: int, trials: Sequence[Trial], *, supersede: bool = True) -> list[Measured]:
         """Commit a block: what one process measured of its cases, all or nothing. The one gate into the database.
 
         Earlier measurements of the same block on the same machine and build are superseded. What breaks an identity
@@ -147,11 +141,11 @@ class Store:
                     "WHERE environment_key = ? AND number = ? AND repeat = ? AND NOT superseded",
                     (key, number, repeat),
                 )
-            columns = ("run_id", "environment_key", "number", "repeat", "process")
-            block_id = _row_id(db.execute(rowcodec.insert("block", columns), (run_id, key, number, repeat, process)))
+            columns = ("run_id", "environment_key", "number", "repeat")
+            block_id = _row_id(db.execute(rowcodec.insert("block", columns), (run_id, key, number, repeat)))
             for case, trial in own:
                 summed = sums(trial.rounds) if trial.rounds else None
-                row = rowcodec.trial_row(block_id, trial, summed)
+                row = rowcodec.trial_row(block_id, trial)
                 id_ = _row_id(db.execute(rowcodec.insert("trial", rowcodec.TRIAL), row))
                 made = Measured(case, trial, summed, block_id, id_, run_id, key)
                 stored.append(made._replace(on_processor=_on_processor(case, backend)))
@@ -187,11 +181,8 @@ class Store:
     def add_figures(self, run_id: int, figures: Iterable[Figure]) -> None:
         """Record what was measured of the machine, all or nothing."""
         with self._transaction() as db:
-            for one in figures:
-                table = FIGURES[type(one)]
-                columns = (*table.columns, *table.for_sql)
-                values = (_value(one, name) for name in columns)
-                db.execute(rowcodec.insert(table.name, ("run_id", *columns)), (run_id, *values))
+            rows = [(run_id, FIGURES[type(one)].name, rowcodec.encode(one)) for one in figures]
+            db.executemany(rowcodec.insert("figure", ("run_id", "kind", "record")), rows)
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -220,13 +211,14 @@ class Store:
         runs, left_out = {run.id: run.environment for run in self.runs()}, self._left_out
         keys = {id_: environment_key(environment) for id_, environment in runs.items()}
         for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} {where} ORDER BY trial.id", values):
-            if row[0] in left_out:
+            trial_id = row[1]
+            if trial_id in left_out:
                 continue
             try:
                 case = self._case(row[rowcodec.CASE_AT])  # first: what is joined to it is not there without it
                 stored = rowcodec.trial(row, case, rounds=rounds)
                 if keys.get(stored.run_id) != stored.environment_key:
-                    raise rowcodec.damaged(f"trial {row[0]}", "its run is not there, not readable, or another one's")
+                    raise rowcodec.damaged(f"trial {trial_id}", "its run is not there, not readable, or another one's")
                 stored = stored._replace(on_processor=_on_processor(case, runs[stored.run_id].backend))
                 why = no_figure(broken(case, stored.trial, stored.sums or Sums()))
             except StoreError as error:
@@ -234,7 +226,7 @@ class Store:
             if why is None:
                 yield stored
             else:
-                left_out[row[0]] = why
+                left_out[trial_id] = why
 
     def models(self) -> dict[str, ModelFacts]:
         """Facts of every model whose row can be read, by model key."""
@@ -336,20 +328,12 @@ class Store:
 
     def figures(self, kind: type[F]) -> Iterator[tuple[int, F]]:
         """Stream (run id, figure) of one kind, of the runs that can be read."""
-        table = FIGURES[kind]
-        names = ", ".join(f'"{name}"' for name in table.columns)
+        name, what = FIGURES[kind]
         known = {run.id for run in self.runs()}
-        for run_id, *values in self._rows(f"SELECT run_id, {names} FROM {table.name} ORDER BY {table.order}"):
-            if run_id not in known:
-                continue
-            where = f"{table.what} of run {run_id}"
-            if table.columns == ("record",):
-                yield run_id, rowcodec.decode(values[0], kind, where)
-                continue
-            for place, name in enumerate(table.columns):
-                if name in FIGURE_JSON:
-                    values[place] = rowcodec.decode(values[place], FIGURE_JSON[name], where)
-            yield run_id, rowcodec.record(kind, values, where)
+        reader = msgspec.json.Decoder(kind)
+        for run_id, record in self._rows("SELECT run_id, record FROM figure WHERE kind = ? ORDER BY id", (name,)):
+            if run_id in known:
+                yield run_id, rowcodec.decode(record, reader, f"{what} of run {run_id}")
 
     def copy(self) -> sqlite3.Connection:
         """A copy of the database in memory."""

@@ -109,6 +109,8 @@ def _of_rounds(case: Case, trial: Trial, whole: Sums) -> Iterator[Broken]:
     if case.source == "engine" and whole.committed != len(trial.tokens) - 1:
         n_tokens = len(trial.tokens)
         yield Broken("committed", f"{n_tokens} tokens, but the first and {whole.committed} committed by rounds")
+    if case.source == "engine" and whole.rows < whole.rounds + whole.proposed:
+        yield Broken("round", f"{whole.rows} rows verified {whole.proposed} proposed tokens in {whole.rounds} rounds")
     if whole.accepted > whole.proposed:
         yield Broken("round", f"{whole.accepted} tokens accepted of {whole.proposed} proposed")
     for number, one in enumerate(trial.rounds):

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.pair_studies import Arm, Study, read_study, write_study
+from tests.formats.records import trial_with
 
 
 def test_every_sd_trial_is_paired_with_the_ar_trial_of_its_block(tmp_path: Path) -> None:
@@ -18,8 +19,6 @@ def test_every_sd_trial_is_paired_with_the_ar_trial_of_its_block(tmp_path: Path)
 def test_an_invalid_baseline_makes_no_pair(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(gammas=(4,)),), prompts=("code",), repeats=1))
     with sqlite3.connect(path) as database:
-        database.execute(
-            "UPDATE trial SET status = 'invalid' WHERE case_id IN (SELECT id FROM \"case\" WHERE arm = 'ar')"
-        )
+        database.execute(trial_with("status", "'invalid'", "case_id IN (SELECT id FROM \"case\" WHERE arm = 'ar')"))
     database.close()
     assert read_study(path).pairs.empty

@@ -20,7 +20,7 @@ from mlsd.records import N_TOKENS
 from mlsd.store.rows import CalibrationPoint, environment_key
 from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
-from tests.formats.records import altered, database_in, pack, record_of, small_study
+from tests.formats.records import altered, database_in, pack, record_of, small_study, trial_with
 from tests.measure.examples import ENVIRONMENT, MODEL, case, failed, trial
 
 PUBLISHED = sorted((Path(__file__).parents[2] / "studies").glob("*.record*.gz"))
@@ -153,7 +153,8 @@ def test_an_output_that_the_models_do_not_give_is_found_by_decoding_it_again(mls
         tokens = next(file.store.trials()).trial.tokens
     invented = [*tokens[:7], (tokens[7] + 1) % 200, *tokens[8:]]
     path = altered(
-        record, f"UPDATE trial SET tokens = '{json.dumps(invented)}' WHERE json(tokens) = json('{json.dumps(tokens)}')"
+        record,
+        trial_with("tokens", f"json('{json.dumps(invented)}')", f"json(tokens) = json('{json.dumps(tokens)}')"),
     )
     assert mlsd("record", path, "--sample", 0).code == 0  # without a model nothing speaks against it
     found = mlsd("record", path)
@@ -169,11 +170,14 @@ def test_sevens_behind_a_near_tie_that_nobody_measured_are_found_by_feeding_them
         firsts = {stored.id: stored.trial.tokens for stored in file.store.trials() if stored.trial.arm == "sd"}
     told = {"verdict": "near_tie", "first_difference": 1, "top2_gap": 1e-5, "worst_gap": 1e-5, "tolerance": 1e-3,
             "n_different": 1, "n_compared": 24}  # fmt: skip
-    sevens = [
-        f"UPDATE trial SET tokens = '{json.dumps([tokens[0], *(7 for _ in tokens[1:])])}', verdict = 'near_tie', "
-        f"losslessness = json_patch(losslessness, '{json.dumps(told)}') WHERE id = {trial_id}"
-        for trial_id, tokens in firsts.items()
-    ]
+    sevens = []
+    for trial_id, tokens in firsts.items():
+        output = f"json('{json.dumps([tokens[0], *(7 for _ in tokens[1:])])}')"
+        verdict = f"json_patch(losslessness, '{json.dumps(told)}')"
+        sevens.append(
+            f"UPDATE trial SET record = json_set(record, '$.tokens', {output}, '$.losslessness', json({verdict})) "
+            f"WHERE id = {trial_id}"
+        )
     found = mlsd("record", elsewhere(record, *sevens, **card))
     assert found.code == 1, found.out
     assert {int(number) for number in re.findall(r"trial (\d+): token 1 of its output is 7", found.out)} == set(firsts)
@@ -202,6 +206,7 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
             mapped[case_id] = renamed.id
             row = rowcodec.case_row(renamed.id, 1, renamed)
             db.execute(rowcodec.insert("case", rowcodec.CASE), row)
+            db.execute(trial_with("case_id", "?", "case_id = ?"), (renamed.id, case_id))
             db.execute("UPDATE trial SET case_id = ? WHERE case_id = ?", (renamed.id, case_id))
             db.execute("UPDATE warning SET case_id = ? WHERE case_id = ?", (renamed.id, case_id))
             db.execute('DELETE FROM "case" WHERE id = ?', (case_id,))
@@ -209,7 +214,9 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
         for one in file.store.trials():
             blocks.setdefault(one.block_id, (one.trial.repeat, set()))[1].add(mapped[one.trial.case_id])
         for block_id, (repeat, ids) in blocks.items():
-            db.execute("UPDATE block SET number = ? WHERE id = ?", (block_number(repeat, ids), block_id))
+            number = block_number(repeat, ids)
+            db.execute("UPDATE block SET number = ? WHERE id = ?", (number, block_id))
+            db.execute(trial_with("block", "?", "block_id = ?"), (number, block_id))
         db.execute("UPDATE model SET id = 'a-model-of-mine', facts = replace(facts, 'tiny-dense', 'a-model-of-mine') "
                    "WHERE id = 'tiny-dense'")  # fmt: skip
         pack(db, mine)
@@ -221,7 +228,7 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
 
 
 def test_a_record_that_contradicts_itself_is_not_imported(mlsd: Mlsd, record: Path, tmp_path: Path) -> None:
-    refused = mlsd("record", altered(record, "UPDATE trial SET decode_ns = 7"), "--into", tmp_path / "x.sqlite")
+    refused = mlsd("record", altered(record, trial_with("decode_ns", "7")), "--into", tmp_path / "x.sqlite")
     assert refused.code == 2
     assert "contradicts itself" in refused.err
     assert not (tmp_path / "x.sqlite").exists()

@@ -45,6 +45,16 @@ def pack(connection: sqlite3.Connection, path: Path) -> Path:
     return path
 
 
+def field(name: str, value: str) -> str:
+    """The assignment that gives a field of a trial's record another value, which is SQL."""
+    return f"record = json_set(record, '$.{name}', {value})"
+
+
+def trial_with(name: str, value: str, where: str = "1") -> str:
+    """The statement that gives a field of trials' records another value, which is SQL."""
+    return f"UPDATE trial SET {field(name, value)} WHERE {where}"
+
+
 def altered(record: Path, *statements: str) -> Path:
     """A record beside this one in which somebody changed something with SQL."""
     with closing(database_in(record)) as connection:

@@ -15,6 +15,7 @@ from mlsd.records import Status
 from mlsd.store.database import last_runs
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares
 from mlsd.store.store import Store
+from tests.formats.records import field, trial_with
 from tests.measure.examples import ENVIRONMENT, MODEL, case, trial
 
 
@@ -34,6 +35,10 @@ def path(tmp_path: Path) -> Path:
         share = {"n_passes": 1, "plain_ns": 10, "profiled_ns": 12, "headless_ns": 9, "parts_ns": {}}
         store.add_figures(run_id, [PassShares(model_key="m", rows=1, depth=0, **share)])  # type: ignore[arg-type]
     return path
+
+
+def figure(kind: str, name: str, value: str) -> str:
+    return f"UPDATE figure SET {field(name, value)} WHERE kind = '{kind}'"
 
 
 def edit(path: Path, statement: str) -> None:
@@ -78,7 +83,7 @@ def test_a_damaged_page_is_found_before_anything_is_written(path: Path) -> None:
         ("DROP TABLE warning", "table warning"),
         ("DROP VIEW trial_summary", "view trial_summary"),
         ("DROP INDEX trial_block", "index trial_block"),
-        ("ALTER TABLE trial DROP COLUMN text", "column trial.text"),
+        ("ALTER TABLE run DROP COLUMN ended_at", "column run.ended_at"),
     ],
 )
 def test_what_is_missing_is_found_by_the_check_and_before_writing(path: Path, statement: str, missing: str) -> None:
@@ -136,12 +141,12 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
         ("UPDATE \"case\" SET record = json_remove(record, '$.target')", "case "),
         ("UPDATE \"case\" SET record = 'x'", "case "),
         ("UPDATE \"case\" SET target = 'tiny-dense' WHERE gamma = 4", "trial 1: In the results database case"),
-        ("UPDATE trial SET started_at = 'text'", "trial 1"),
-        ("UPDATE calibration SET span_ns = 0", "span_ns"),
-        ("UPDATE coverage SET \"distinct\" = '{}'", "coverage of run 1"),
-        ('UPDATE coverage SET "distinct" = \'{"2": -4}\'', "coverage of run 1"),
-        ("UPDATE expert_load SET chosen = '[-1]'", "experts of run 1"),
-        ("UPDATE pass_share SET record = json_set(record, '$.plain_ns', -3)", "plain_ns"),
+        (trial_with("started_at", "'text'"), "trial 1"),
+        (figure("calibration", "span_ns", "0"), "span_ns"),
+        (figure("coverage", "distinct", "json('{}')"), "coverage of run 1"),
+        (figure("coverage", "distinct", "json('{\"2\": -4}')"), "coverage of run 1"),
+        (figure("expert_load", "chosen", "json('[-1]')"), "experts of run 1"),
+        (figure("pass_share", "plain_ns", "-3"), "plain_ns"),
     ],
 )
 def test_a_value_that_mlsd_never_wrote_is_found_and_never_read_as_a_number(
@@ -161,7 +166,7 @@ def test_a_value_that_mlsd_never_wrote_is_found_and_never_read_as_a_number(
         "DELETE FROM run",
         'DELETE FROM "case"',
         "UPDATE block SET environment_key = 'x'",
-        "UPDATE calibration SET run_id = 77",
+        "UPDATE figure SET run_id = 77 WHERE kind = 'calibration'",
     ],
 )
 def test_what_belongs_to_nothing_is_not_read(path: Path, statement: str) -> None:

@@ -19,6 +19,7 @@ from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.sums import PARTS
 from tests.analysis.studies import MOE, blocks, whole_study, write
+from tests.formats.records import field, trial_with
 from tests.measure.examples import ENVIRONMENT, case, failed, trial
 from tests.store.test_damage import edit
 
@@ -39,26 +40,27 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("decode_ns = decode_ns / 10", "parts of its rounds"),
-        ("decode_ns = -1", "decode_ns"),
-        ("decode_ns = 'soon'", "decode_ns"),
-        ("decode_ns = 1.5", "decode_ns"),
-        ("prefill_ns = -1", "prefill_ns"),
-        ("tokens = '[-1,6,7,8,9,10,11,12]'", "tokens"),
-        ("tokens = '[4294967296,6,7,8,9,10,11,12]'", "token"),
-        ("tokens = '[1, '", "tokens"),
-        ("tokens = '[1]'", "tokens"),
-        ("n_tokens = 80", "80"),
-        ("verdict = NULL", "columns"),
+        (field("decode_ns", "decode_ns / 10"), "parts of its rounds"),
+        (field("decode_ns", "-1"), "decode_ns"),
+        (field("decode_ns", "'soon'"), "decode_ns"),
+        (field("decode_ns", "1.5"), "decode_ns"),
+        (field("prefill_ns", "-1"), "prefill_ns"),
+        (field("tokens", "json('[-1,6,7,8,9,10,11,12]')"), "tokens"),
+        (field("tokens", "json('[4294967296,6,7,8,9,10,11,12]')"), "token"),
+        (field("tokens", "json('[1]')"), "tokens"),
+        (field("losslessness", 'json(\'{"verdict":"maybe"}\')'), "verdict"),
+        (field("status", "'good'"), "status"),
+        (field("stats", "json('{\"lookup_ns\":-1}')"), "stats"),
+        (field("stats", "json('[]')"), "stats"),
+        (field("position", "1000000000000"), "position"),
+        (field("peak_rss_bytes", "-1"), "peak_rss_bytes"),
+        (field("conditions", "json('{\"generation_ns\":-1}')"), "generation_ns"),
+        (field("repeat", "8"), "of another case or block"),
+        (field("case_id", "'0'"), "of another case or block"),
+        ("record = json_remove(record, '$.status')", "status"),
+        ("record = '[1, '", "trial 1"),
+        ("record = CAST(x'7b22ff227d' AS TEXT)", "trial 1"),
         ("block_id = 77", "block"),
-        ("stats = '{\"lookup_ns\":-1}'", "stats"),
-        ("position = 1000000000000", "position"),
-        ("peak_rss_bytes = -1", "peak_rss_bytes"),
-        ("text = x'ff'", "text"),
-        ("verify_ns = -7", "verify_ns"),
-        ("committed = 70", "committed"),
-        ("stats = '[]'", "stats"),
-        ("conditions = '{\"generation_ns\":-1}'", "generation_ns"),
     ],
 )
 def test_a_trial_that_cannot_be_is_left_out_and_named(path: Path, change: str, said: str) -> None:
@@ -80,7 +82,6 @@ _ROUND_0 = "each_round = json_set(each_round, '$[0][{place}]', {value})"
 @pytest.mark.parametrize(
     "change",
     [
-        "proposed = 9",
         "each_round = '[[1]]'",
         *(
             _ROUND_0.format(place=Round.__struct_fields__.index(field), value=value)
@@ -110,11 +111,11 @@ def test_a_study_reads_its_trials_once_and_one_trial_alone(path: Path) -> None:
         sql: list[str] = []
         store._connection.set_trace_callback(sql.append)
         assert [one.id for one in store.trials(TrialFilter(trial_id=2))] == [2]
-        assert sum("trial.tokens" in query for query in sql) == sum("trial.id = 2" in query for query in sql) == 1
+        assert sum("trial.record" in query for query in sql) == sum("trial.id = 2" in query for query in sql) == 1
         sql.clear()
         study = read_study(store)
         assert study.results and study.answers and study.audit.rows
-    assert sum("trial.tokens" in query for query in sql) == 1
+    assert sum("trial.record" in query for query in sql) == 1
 
 
 def test_what_was_read_is_read_again_once_somebody_has_written(path: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_whole_study_loses_no_trial(tmp_path: Path) -> None:
 
 def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
-    edit(path, f"UPDATE trial SET decode_ns = decode_ns / 10 WHERE {_WIDE}")
+    edit(path, trial_with("decode_ns", "decode_ns / 10", _WIDE))
     with Store.open(path, read_only=True) as store:
         study, audited = read_study(store), audit("s", database_context(store))
         n = len(store.impossible)
@@ -159,9 +160,8 @@ def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_
     parts = ", ".join(f"'$[{place}]', json_extract(value, '$[{place}]') / 64" for _, place in at)
     faster = f"(SELECT json_group_array(json_set(value, {parts})) FROM json_each(each_round))"
     edit(path, f"UPDATE trial SET each_round = {faster} WHERE {_WIDE}")
-    summed = ", ".join(f"{part} = (SELECT sum({part}) FROM round WHERE trial_id = trial.id)" for part in PARTS)
-    edit(path, f"UPDATE trial SET {summed} WHERE {_WIDE}")
-    edit(path, f"UPDATE trial SET decode_ns = {' + '.join(PARTS)} WHERE {_WIDE}")
+    spent = f"(SELECT sum({' + '.join(PARTS)}) FROM round WHERE trial_id = trial.id)"
+    edit(path, trial_with("decode_ns", spent, _WIDE))
     with Store.open(path, read_only=True) as store:
         study, n = read_study(store), len(store.impossible)
     assert n == 0 and study.audit.counts()["impossible"] == 6

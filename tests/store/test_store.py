@@ -157,10 +157,10 @@ def test_a_block_is_what_one_process_measured_and_supersedes_what_was_measured_o
     store: Store, run_id: int
 ) -> None:
     lost = [trial(case(0)), failed(case(4))]
-    first = store.add(run_id, lost, "p1")
+    first = store.add(run_id, lost)
     assert [s.block_id for s in store.trials()] == [first[0].block_id] * 2
     assert not is_final(store)
-    second = store.add(store.begin_run(ENVIRONMENT, {}, seed=8), [trial(case(0)), trial(case(4))], "p2")
+    second = store.add(store.begin_run(ENVIRONMENT, {}, seed=8), [trial(case(0)), trial(case(4))])
     assert [(s.block_id, s.run_id, s.trial.status) for s in store.trials()] == [(second[0].block_id, 2, Status.HOT)] * 2
     assert is_final(store)
     assert [s.id for s in store.trials(TrialFilter(superseded=True))] == [1, 2, 3, 4]

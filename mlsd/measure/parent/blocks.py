@@ -250,11 +250,11 @@ class OpenRun:
         self._stages = summed((*self._stages, *stages))
         self._store.set_stages(self.run_id, self._stages)
 
-    def add(self, block: Block, trials: Sequence[Trial], process: str | None = None, again: str = "") -> list[Measured]:
+    def add(self, block: Block, trials: Sequence[Trial], again: str = "") -> list[Measured]:
         """Store a measurement of the block; it is the last one, unless the block is to be measured `again`."""
         while True:
             try:
-                stored = self._store.add(self.run_id, trials, process)
+                stored = self._store.add(self.run_id, trials)
                 break
             except DatabaseLockedError as error:  # what was measured is kept until it can be stored
                 self._watcher.tell(f"{error.message} The block that was measured is kept; trying again.")
@@ -302,7 +302,7 @@ class OpenRun:
                     self._watcher.event(job, event)
                     if isinstance(event, BlockMeasured):
                         for block, trials, again in self._judge.take(event):
-                            measured[block.key] = self.add(block, trials, event.process, again)
+                            measured[block.key] = self.add(block, trials, again)
                             if again:
                                 self._watcher.tell(f"A block is not used and measured again: {again}.")
                         self.account(event.stages)

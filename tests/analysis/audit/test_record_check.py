@@ -15,12 +15,11 @@ from mlsd.api import bench
 from mlsd.errors import TableError
 from mlsd.formats.record import COPIED, REWRITTEN, opened_record
 from mlsd.records import EngineOptions
-from tests.formats.records import altered, database_in, pack, record_of, small_study
+from tests.formats.records import altered, database_in, pack, record_of, small_study, trial_with
 from tests.hostile.mutate import VALUES
 
-_OF_ROUNDS = "proposed accepted committed rows draft_ns verify_ns rollback_ns sample_ns other_ns rounds each_round"
 TIED = {  # counts, times, outputs and hashes, from which others follow
-    "trial": f"decode_ns n_prompt tokens n_tokens verdict case_id position {_OF_ROUNDS}".split(),
+    "trial": ["case_id", "each_round"],
     "block": ["number", "environment_key", "run_id"],
     "case": [name for name in COPIED["case"].split() if name not in ("run_id", "arm")],
     "model": ["sha256", "key"],
@@ -94,7 +93,7 @@ def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_
         table, names = data.draw(st.sampled_from(list(COPIED.items())))
         column = data.draw(st.sampled_from(names.split()))
         value = data.draw(st.sampled_from((*VALUES, 10**12, "\udcff".encode("utf-8", "surrogatepass"))))
-        with suppress(sqlite3.IntegrityError):  # not even SQLite takes it
+        with suppress(sqlite3.Error):  # not even SQLite takes it
             db.execute(f'UPDATE OR REPLACE "{table}" SET "{column}" = ?', (value,))
         path = pack(db, record.with_name("any.record.gz"))
     with suppress(TableError):
@@ -105,19 +104,19 @@ def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_
     ("statements", "rule"),
     [
         # the parts of its rounds are not its decode time
-        (["UPDATE trial SET each_round = json_set(each_round, '$[0][5]', json_extract(each_round, '$[0][5]') - 1000), "
-          f"verify_ns = verify_ns - 1000 WHERE {_SD}"], "form"),
-        ([f"UPDATE trial SET tokens = json_set(tokens, '$[5]', 1 + json_extract(tokens, '$[5]')) WHERE {_SD}"],
+        (["UPDATE trial SET each_round = json_set(each_round, '$[0][5]', json_extract(each_round, '$[0][5]') - 1000) "
+          f"WHERE {_SD}"], "form"),
+        ([trial_with("tokens[5]", "1 + json_extract(tokens, '$[5]')", _SD)],
          "output"),
-        (["UPDATE trial SET fell_back = 'see /home/jane/notes'"], "private"),
+        ([trial_with("fell_back", "'see /home/jane/notes'")], "private"),
         (["CREATE TABLE more (hostname)"], "form"),
         (["ALTER TABLE run ADD COLUMN hostname"], "form"),
-        (["UPDATE trial SET started_at = '2001-01-01T00:00:00+00:00'"], "time"),
+        ([trial_with("started_at", "'2001-01-01T00:00:00+00:00'")], "time"),
         (["UPDATE run SET ended_at = '2001-01-01T00:00:00+00:00'"], "time"),
         (["UPDATE run SET ended_at = '-5'"], "form"),
-        (["UPDATE trial SET started_at = 'yesterday'"], "form"),
-        (["UPDATE trial SET position = 0"], "block"),
-        (["UPDATE trial SET losslessness = NULL, verdict = NULL"], "verdict"),
+        ([trial_with("started_at", "'yesterday'")], "form"),
+        ([trial_with("position", "0")], "block"),
+        ([trial_with("losslessness", "NULL")], "verdict"),
         (["UPDATE model SET facts = json_set(facts, '$.active_bytes', 1000000000000)"], "model"),
     ],
 )  # fmt: skip
@@ -131,5 +130,4 @@ def test_every_column_of_a_database_was_decided_about(record: Path) -> None:
         columns = {(t, row[1]) for t in tables for row in db.execute(f'PRAGMA table_info("{t}")')}
         assert db.execute("SELECT count(*) FROM trial WHERE text IS NOT NULL").fetchone() == (0,)
     told = {(table, column) for table, names in COPIED.items() for column in names.split()} | set(REWRITTEN)
-    assert told <= columns
-    assert {one for one in columns - told if one[0] != "imported"} == {("trial", "text")}
+    assert told == columns
