@@ -8,17 +8,17 @@ VERSION = 12  # `user_version`; whoever changes the tables raises it, and writes
 
 # What a trial's record says, for SQL: each field is a column of its own name. Its place stands in other tables.
 _PLACED = ("case_id", "arm", "gamma", "block", "repeat", "rounds")
-_STORED = ("status",)  # of an index that answers what is done without reading a record
 
 
-def _column(name: str, value: str) -> str:
-    kept = "STORED" if name in _STORED else "VIRTUAL"
-    return f"{name} GENERATED ALWAYS AS (iif(json_valid(record), {value}, NULL)) {kept}"
+def _column(name: str, value: str = "", kept: str = "VIRTUAL") -> str:
+    return f"{name} GENERATED ALWAYS AS (iif(json_valid(record), {value or _said(name)}, NULL)) {kept}"
 
 
-_FIELDS = ", ".join(
-    _column(name, f"json_extract(record, '$.{name}')") for name in Trial.__struct_fields__ if name not in _PLACED
-)
+def _said(name: str) -> str:
+    return f"json_extract(record, '$.{name}')"
+
+
+_FIELDS = ", ".join(_column(name) for name in Trial.__struct_fields__ if name not in (*_PLACED, "status"))
 _N_TOKENS = f"coalesce(nullif(json_array_length(record, '$.tokens'), 0), json_extract(record, '$.stats.{N_TOKENS}'), 0)"
 _SUMS = Round.__struct_fields__
 _EACH_ROUND = ", ".join(f"json_extract(each.value, '$[{i}]') AS {name}" for i, name in enumerate(_SUMS))
@@ -52,9 +52,10 @@ CREATE INDEX block_run ON block (run_id);
 -- The record is the trial as JSON, its rounds aside: a list of the fields of each.
 CREATE TABLE trial (
     id INTEGER PRIMARY KEY, block_id INTEGER NOT NULL REFERENCES block (id),
-    case_id TEXT NOT NULL REFERENCES "case" (id), record TEXT NOT NULL, each_round TEXT NOT NULL, {_FIELDS},
+    case_id TEXT NOT NULL REFERENCES "case" (id), {_column("status", kept="STORED")},
+    record TEXT NOT NULL, each_round TEXT NOT NULL, {_FIELDS},
     {_column("n_tokens", _N_TOKENS)},
-    {_column("verdict", "json_extract(record, '$.losslessness.verdict')")}
+    {_column("verdict", _said("losslessness.verdict"))}
 );
 CREATE INDEX trial_block ON trial (block_id, case_id, status);
 CREATE INDEX trial_case ON trial (case_id);
