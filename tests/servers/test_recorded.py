@@ -22,6 +22,7 @@ from mlsd.errors import MlsdError
 from mlsd.servers.distrust import impossible
 from mlsd.servers.endpoint import Request, Server, ServerAnswer, connect
 from mlsd.servers.open import UNREPORTED, serve
+from mlsd.servers.programs import PROGRAMS, Program
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer
 from tests.servers.measured import ONE_THREAD
@@ -204,6 +205,18 @@ def test_what_each_tells_of_drafting_is_read(
     chats = program in ("mlx-vlm", "MTPLX")  # conversations alone
     assert sent["path"] == ("/v1/chat/completions" if chats else "/v1/completions")
     assert (sent["messages"][0]["content"] if chats else sent["prompt"]) == "Why"
+
+
+def test_another_program_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Program(name="newcomer", value="somebody new", completions="/v9/complete", always={"options.exact": True})
+    monkeypatch.setattr("mlsd.servers.endpoint.PROGRAMS", (row, *PROGRAMS))
+    last = {"usage": {"prompt_tokens": 5, "completion_tokens": 3}, "timings": {"draft_n": 4, "draft_n_accepted": 2}}
+    server = Replay("openai", listing("somebody new"), openai_events(3, last))
+    about, (answer,) = answered(server, WHY)
+    assert about.words == "newcomer (untested: from recorded exchanges)"
+    assert (answer.text, answer.n_tokens, answer.proposed, answer.accepted) == ("xxx", 3, 4, 2)
+    (sent,) = server.requests
+    assert sent["path"] == "/v9/complete" and sent["options"] == {"exact": True} and sent["max_tokens"] == 3
 
 
 def test_rapid_mlx_is_read_by_its_counters() -> None:
