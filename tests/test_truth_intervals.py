@@ -7,12 +7,12 @@ from benchmarks import truth_intervals as truth
 
 pytestmark = pytest.mark.heavy  # hundreds of simulated sessions each
 
-# Three standard errors of a share of 0.95 over so many studies.
-N, SLACK = 600, 0.027
+N, OF_CLAIMS = 600, 200  # studies
 
 
-def covers(share: float) -> bool:
-    return 0.95 - SLACK <= share <= 0.95 + SLACK
+def covers(share: float, n: int = N) -> bool:
+    """Within three standard errors of 0.95 over so many studies."""
+    return abs(share - 0.95) <= 3 * (0.95 * 0.05 / n) ** 0.5
 
 
 def test_intervals_over_blocks_of_one_prompt_and_over_prompts_cover() -> None:
@@ -23,7 +23,7 @@ def test_intervals_over_blocks_of_one_prompt_and_over_prompts_cover() -> None:
 
 @pytest.mark.parametrize("name", sorted(truth.CLAIMS))
 def test_intervals_of_claims_cover(name: str) -> None:
-    assert covers(truth.claim(name, N))
+    assert covers(truth.claim(name, OF_CLAIMS), OF_CLAIMS)
 
 
 def test_intervals_of_fits_cover_and_six_widths_of_a_roofline_are_no_constant() -> None:
