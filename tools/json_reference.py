@@ -44,7 +44,7 @@ from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
 from mlsd.lab.suites import LabStudyResult
-from mlsd.measure.messages import LayersFound, Probed, Spent
+from mlsd.measure.messages import LayersFound, Probed, Spent, WidthExactness
 from mlsd.measure.parent.builds import BuildVerdict
 from mlsd.measure.parent.doctor import Diagnosis, SelfCheck
 from mlsd.measure.parent.forecast import Forecast
@@ -185,7 +185,8 @@ Audited = _object(
 Calibrated = _object(
     "Calibrated", "T(k), other costs, experts.",
     database=str, model=ModelFacts, draft=ModelFacts | None, half_width=float | None,
-    not_timed=dict[str, list[int]], spent=Spent | None, curves=list[TargetCurve], costs=dict[str, list[PassTime]],
+    not_timed=dict[str, list[int]], spent=Spent | None, exactness=list[WidthExactness],
+    curves=list[TargetCurve], costs=dict[str, list[PassTime]],
     experts=CoverageTable | None, time_a_token=dict[str, Interval] | None, figure=str | None,
 )  # fmt: skip
 Bandwidth = _object(

@@ -123,7 +123,8 @@ def _passes(
     with watching_steps(f"Timing passes of {target}", budget_s) as watcher:
         result = run_calibration(target, draft, db, watcher, **options)
     from mlsd.analysis.study.machine_findings import calibration_findings
-    from mlsd.report.tables.machine import costs_table, timed_table
+    from mlsd.hardware.metal_kernels import metal_steps
+    from mlsd.report.tables.machine import costs_table, timed_table, widths_table
 
     facts, found = result.models, calibration_findings(result, options["rows"], options["depths"])
     if output is not None:
@@ -141,6 +142,7 @@ def _passes(
                 "half_width": result.half_width,
                 "not_timed": found.not_timed,
                 "spent": result.spent,
+                "exactness": result.exactness,
                 "curves": found.curves,
                 "costs": found.costs,
                 "experts": found.mixture and found.mixture.coverage,
@@ -150,8 +152,11 @@ def _passes(
         )
         return
     unreliable = _why_unreliable(result.half_width, read_conditions().load_1min)
+    kernels = metal_steps(result.build) if result.backend == "Metal" else None
     for curve in found.curves:
         print_table(timed_table(facts[0].ref.id, curve))
+        if result.exactness and curve is found.curves[0]:
+            print_table(widths_table(facts[0].ref.id, curve, result.exactness, kernels.rows if kernels else ()))
         if curve.steps is not None and not unreliable:
             _say_steps(curve.steps)
     for depth, widths in found.not_timed.items():

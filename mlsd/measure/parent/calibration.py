@@ -10,7 +10,7 @@ import msgspec
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BlockMeasured, BreakdownJob, CalibrateJob, Covered, Passes, Spent
+from mlsd.measure.messages import BlockMeasured, BreakdownJob, CalibrateJob, Covered, Passes, Spent, WidthExactness
 from mlsd.measure.parent.blocks import Watcher, machine_lock, recorded_run
 from mlsd.measure.process import Variables, answers, call, measure_job, run_info
 from mlsd.measure.worker import calibrate as worker
@@ -42,6 +42,9 @@ class CalibrationResult(Record, frozen=True, kw_only=True):
     coverage: tuple[Coverage, ...]
     loads: tuple[ExpertLoad, ...]
     spent: Spent | None  # what the parts took
+    exactness: tuple[WidthExactness, ...] = ()  # by width, of those that the budget allowed
+    backend: str | None = None
+    build: str | None = None  # of llama.cpp
 
 
 def calibrate(
@@ -90,7 +93,9 @@ def check_rows(rows: Sequence[int]) -> None:
         raise InputError("--rows must be positive numbers of positions.", hint="Like --rows 1,5,9.")
 
 
-def run_calibration(job: CalibrateJob, variables: Variables = None) -> Iterator[Passes | Covered | Spent]:
+def run_calibration(
+    job: CalibrateJob, variables: Variables = None
+) -> Iterator[Passes | Covered | WidthExactness | Spent]:
     """Each repeat's passes, the experts of a mixture, and what it all took, from a worker; see `answers`."""
     doing = f"timing {job.target.ref.id}"
     return answers(partial(worker.calibrate, job), variables, doing=doing)
@@ -104,7 +109,7 @@ def time_and_store(
     Raises: LockError while another run measures on this machine, EngineError, WorkerError, StoreError.
     """
     watcher, points = watcher or Watcher(), list[CalibrationPoint]()
-    covered, spent = Covered(), None
+    covered, spent, exactness = Covered(), None, list[WidthExactness]()
     n_repeats, half_width = 0, None
     with Store.open(db) as store:
         environment = read_environment(run_info(job.engine))
@@ -119,6 +124,8 @@ def time_and_store(
                 elif isinstance(event, Covered):
                     store.add_figures(run_id, [*event.coverage, *event.loads])
                     covered = event
+                elif isinstance(event, WidthExactness):
+                    exactness.append(event)
                 else:
                     spent = event
     target = job.target.ref.key
@@ -133,6 +140,9 @@ def time_and_store(
         coverage=covered.coverage,
         loads=covered.loads,
         spent=spent,
+        exactness=tuple(exactness),
+        backend=environment.backend,
+        build=environment.llama_cpp_build,
     )
 
 

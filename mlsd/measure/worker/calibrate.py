@@ -25,7 +25,8 @@ from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.measure.cool_down import idles_cold
-from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, alive
+from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, WidthExactness, alive
+from mlsd.measure.worker.exactness import certify
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.timing import PassBench, PausableClock, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
@@ -40,6 +41,7 @@ _FIRST_WIDTHS = (1, 2, 5, 9, 17, 33)  # plain decoding, and gamma 1, 4, 8, 16, 3
 
 # Shares of the budget; what one part leaves over is the next one's.
 _COVERAGE_SHARE = 0.25
+_EXACT_SHARE = 0.15  # of comparing widths with single passes
 _DRAFT_ROUND = 5  # tokens that a draft takes back where that is timed
 _DRAFT_SHARE = 0.25  # of the first repeat
 _BURST_SHARE = 0.06
@@ -47,10 +49,11 @@ _MOST_PREPARATION = 3  # times the budget, for filling contexts
 _ROLLBACK_SHARE = 0.15
 
 
-def calibrate(job: CalibrateJob) -> Iterator[Passes | Covered | Spent]:
-    """Time passes, a repeat at a time; then ask a mixture for its experts, outside everything timed."""
+def calibrate(job: CalibrateJob) -> Iterator[Passes | Covered | WidthExactness | Spent]:
+    """Time passes, a repeat at a time; then compare widths and ask a mixture for its experts, outside what is timed."""
     with closing(Calibration(job, MonotonicClock())) as calibration:
         yield from calibration.repeats()
+        yield from calibration.exactness()
         if job.windows and job.n_experts:
             yield calibration.coverage()
         yield calibration.spent()
@@ -95,7 +98,7 @@ class Calibration:
         rng = random.Random(self._job.seed)
         timed = list[CalibrationPoint]()
         budget = self._budget = TimeBudget(self._measuring, self._job.budget_s * 1e9)
-        timing = budget.part(1 - (_COVERAGE_SHARE if self._job.windows else 0.0))
+        timing = budget.part(1 - _EXACT_SHARE - (_COVERAGE_SHARE if self._job.windows else 0.0))
         for repeat in itertools.count():
             must = repeat < self._job.least_repeats
             points = self._repeat(repeat, rng, TimeBudget(self._measuring) if must else timing)
@@ -222,6 +225,12 @@ class Calibration:
         """The usual one of its kind of memory: here it is timed, and arms see whether it is exact."""
         backend = backend_info(self._job.engine.n_gpu_layers).backend
         return candidates(role, recurrent=model.is_recurrent, backend=backend)[0]
+
+    def exactness(self) -> Iterator[WidthExactness]:
+        """Whether wide passes give what single ones give, width by width while its share of the budget lasts."""
+        share = TimeBudget(self._clock, _EXACT_SHARE * self._budget.span_ns)  # which the timing left alone
+        with self._booked("exactness"):
+            yield from certify(self.target, self.options, self.text, self._job.rows, share, self._t_one_ns)
 
     # --- experts --------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 """Tables of the machine: calibrated models, bandwidth, predictions, experts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mlsd.analysis.experts.coverage import CoverageRow, Mixture
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
+from mlsd.measure.messages import WidthExactness
 from mlsd.records import Environment
 from mlsd.report.render.prose import prose
 from mlsd.report.render.table import Cell, Column, Table, Tone, interval, number, numbers, percent, table, text, words
@@ -55,6 +56,42 @@ def timed_table(model: str, curve: TargetCurve) -> Table:
         numbers("T(1)/T(k)", lambda p: number(curve.efficiency[p.rows], 3)),
         numbers("T(k)/(k T(1))", lambda p: number(curve.per_row[p.rows], 3), detail=True),
     )
+
+
+def widths_table(model: str, curve: TargetCurve, exactness: Sequence[WidthExactness], steps: Sequence[int]) -> Table:
+    """For each width what a pass costs, whether it gives what single passes give, and where kernels change."""
+    by_rows, one = {each.rows: each for each in exactness}, next(p.ms.value for p in curve.passes if p.rows == 1)
+    n_tokens = max((each.n_tokens for each in exactness), default=0)
+    return table(
+        f"Widths of {model} at depth {curve.depth}, compared over up to {n_tokens} tokens",
+        [p for p in curve.passes if p.rows == 1 or p.rows in by_rows],
+        numbers("k", lambda p: p.rows),
+        numbers("T(k), ms", lambda p: number(p.ms.value, 3)),
+        numbers("95 % interval", lambda p: bounds(p.ms.low, p.ms.high, 3)),
+        numbers("plain passes", lambda p: number(p.ms.value / one, 2), "T(k) / T(1)"),
+        words("equal", lambda p: _equal(by_rows.get(p.rows)), "every logit bit for bit that of single passes"),
+        numbers("tokens", lambda p: _of_width(by_rows.get(p.rows), lambda w: number(w.n_tokens, 0)), "compared"),
+        numbers("changed", lambda p: _of_width(by_rows.get(p.rows), lambda w: number(w.n_changed, 0)), "of them"),
+        numbers(
+            "largest gap", lambda p: _of_width(by_rows.get(p.rows), lambda w: number(w.largest_gap, 4)),
+            "between the two best logits where a token changed",
+        ),
+        numbers(
+            "largest difference",
+            lambda p: _of_width(by_rows.get(p.rows), lambda w: number(w.largest_difference, 5)), "of a logit",
+            detail=True,
+        ),
+        words("kernel", lambda p: "new" if p.rows in steps else "", "Metal takes another kernel from this width on"),
+        note="Equal over so many tokens is no promise of more: a later one may lie nearer to a tie.",
+    )  # fmt: skip
+
+
+def _equal(width: WidthExactness | None) -> str:
+    return "" if width is None else "yes" if width.is_equal else "no"
+
+
+def _of_width(width: WidthExactness | None, show: Callable[[WidthExactness], Cell]) -> Cell:
+    return Cell(text="-") if width is None else show(width)
 
 
 def costs_table(costs: Mapping[str, Sequence[PassTime]]) -> Table:
