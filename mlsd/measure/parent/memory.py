@@ -43,7 +43,8 @@ from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes
 
 _ESTIMATE_MARGIN = 1.05  # files of one quantization differ by a few per cent from model to model
-_SNAPSHOTS = "qwen35"  # architectures that begin so keep snapshots; others with states save and replay them
+# Architectures that begin so keep snapshots; others with states save and replay them.
+_SNAPSHOTS = ("qwen35", "lfm2", "nemotron_h")
 _LEAST_BYTES_OF_A_TOKEN = 3  # of text, where nobody has counted
 _IN_TURN = ("probing", "judging")  # what is open beside arms, for one of them at a time
 
