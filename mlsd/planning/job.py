@@ -84,6 +84,7 @@ class Job(Record, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     references: tuple[Reference, ...] = ()
     timed_prefills: tuple[str, ...] = ()  # ids of cases whose prompt was read for its time in an earlier run
+    compared_memories: tuple[str, ...] = ()  # ids of cases whose memory was compared in an earlier block
     cool_down_s: float | None = 0.0  # pause between blocks; None: as long as passes are slower than they were
     anchors: Anchors | None = None  # of an earlier worker, which `cool_down_s=None` compares with
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens

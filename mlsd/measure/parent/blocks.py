@@ -270,18 +270,27 @@ class OpenRun:
     def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
         """A load with some of its blocks, and with what this machine and build gave before: plain outputs, prefills."""
         known: dict[tuple[str, int], Reference] = {}
-        timed, cases, here = dict[str, None](), load.cases, environment_key(self.environment)
+        timed, compared = dict[str, None](), dict[str, None]()
+        cases, here = load.cases, environment_key(self.environment)
         for stored in self._store.trials(rounds=False):
             case, trial = cases.get(stored.trial.case_id), stored.trial
             if case is None or stored.environment_key != here or trial.status is Status.FAILED:
                 continue
             if trial.prefill_ns is not None and trial.valid:
                 timed[trial.case_id] = None
+            if trial.valid and trial.losslessness is not None and trial.losslessness.live_distance is not None:
+                compared[trial.case_id] = None
             if case.arm == "ar" and case.sampling.greedy and trial.prompt_sha256 is not None:
                 reference = Reference(prompt_sha256=trial.prompt_sha256, n_predict=case.n_predict, tokens=trial.tokens)
                 known.setdefault((trial.prompt_sha256, case.n_predict), reference)
         slots = tuple(slot for block in blocks for slot in block.slots)
-        return msgspec.structs.replace(load, slots=slots, references=tuple(known.values()), timed_prefills=tuple(timed))
+        return msgspec.structs.replace(
+            load,
+            slots=slots,
+            references=tuple(known.values()),
+            timed_prefills=tuple(timed),
+            compared_memories=tuple(compared),
+        )
 
     def measure(self, load: Job, blocks: Sequence[Block], drive: Drive, choice: Choice = ALL) -> None:
         """Measure some blocks of a load in a worker of their own, each stored before the next one starts."""

@@ -165,7 +165,8 @@ class Arms:
         self._clock, self._one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
-        self._compared = set[bytes]()  # arms whose memory was compared once, though their tokens were equal
+        # Arms whose memory was compared once, though their tokens were equal.
+        self._compared = {arm_key(job.cases[id_]) for id_ in job.compared_memories if id_ in job.cases}
         started_ns = clock.now_ns()
         self._n_predict = max(case.n_predict for case in job.cases.values())
         try:

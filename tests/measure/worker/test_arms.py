@@ -119,6 +119,24 @@ def test_the_plain_trial_of_a_block_is_the_reference_of_what_ran_before_it(
     assert decoded == ["ar", "sd", "ar"], "where memory holds one arm at a time nothing waits for another's output"
 
 
+def test_a_session_that_goes_on_compares_no_memory_again_unless_tokens_differ(tiny: Path) -> None:
+    job = make_jobs(tiny)[0]
+    plain, drafted = pair(job)
+    known = msgspec.structs.replace(job, compared_memories=(drafted.case_id,))
+    compared = []
+    for each in (job, known):
+        with Arms(each, MonotonicClock(), ProbeCache()) as arms:
+            arms.run(plain)
+            trial = arms.run(drafted)
+            assert trial.valid and trial.losslessness is not None
+            compared.append(trial.losslessness.live_distance is not None)
+            for key, tokens in arms._references.items():
+                arms._references[key] = ((tokens[0] + 1) % 256, *tokens[1:])
+            other = arms.run(drafted)
+            assert other.losslessness is not None and other.losslessness.live_distance is not None
+    assert compared == [True, False]
+
+
 def test_anchors_are_passes_of_one_token_and_of_a_whole_draft(tiny: Path) -> None:
     for job in make_jobs(tiny):
         widest = max(job.cases.values(), key=lambda case: case.gamma)
