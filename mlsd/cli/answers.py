@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mlsd.cli.output import say
+from mlsd.cli.output import note, say
 from mlsd.planning.question import Question
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
@@ -68,7 +68,7 @@ def say_answers(found: Sequence[AnswerObject], stages: Iterable[StageTime] = ())
 def say_stages(stages: Iterable[StageTime]) -> None:
     """Print where the time of a session went, if that is known."""
     if (line := stage_line(stages)) is not None:
-        say(f"Time of the measuring process: {line}.")
+        note(f"Time of the measuring process: {line}.")
 
 
 def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
