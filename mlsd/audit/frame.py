@@ -2,8 +2,8 @@
 
 A printed number is three columns: ``tok_s``, and ``tok_s_low`` and ``tok_s_high``, the interval that rounds to it. What
 is derived is taken at the end that favours the row; NaN where the table does not say enough. Rows of two contexts
-(`group`) never judge each other. A rule gives one frame, too: the rows it speaks of, its verdict (`kind`), a template and
-the values that fill it. Numbers among the values are the figures that decided; texts only fill.
+(`group`) never judge each other. A rule gives a frame, too: the rows it speaks of, its verdict (`kind`), a template and the
+values that fill it. Numbers among the values are the figures that decided; texts only fill.
 """
 
 import functools
