@@ -1,9 +1,9 @@
 """The rows of an audit as one DataFrame, with what each implies beside what it states.
 
-A printed number is three columns: ``tok_s``, and ``tok_s_low`` and ``tok_s_high``, the interval that rounds to it. What
-is derived is taken at the end that favours the row; NaN where the table does not say enough. Rows of two contexts
-(`group`) never judge each other. A rule gives a frame, too: the rows it speaks of, its verdict (`kind`), a template and the
-values that fill it. Numbers among the values are the figures that decided; texts only fill.
+A printed number is three columns: ``tok_s``, and ``tok_s_low`` and ``tok_s_high``, the interval that rounds to it.
+What is derived is taken at the end that favours the row; NaN where the table does not say enough. Rows of two
+contexts (`group`) never judge each other. A rule gives a frame, too: the rows it speaks of, its verdict (`kind`), a
+template and the values that fill it. Numbers among the values are the figures that decided; texts only fill.
 """
 
 import functools
