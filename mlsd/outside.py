@@ -18,7 +18,6 @@ from msgspec import Meta
 
 from mlsd.children import end_session
 from mlsd.errors import InputError, MlsdError
-from mlsd.limits import FILE_BYTES, PROGRAM_BYTES
 from mlsd.redact import redact, redacted, secrets
 
 T = TypeVar("T")
@@ -30,6 +29,8 @@ Nanoseconds = Annotated[int, Meta(ge=0, le=10**18)]
 Milliseconds = Annotated[float, Meta(ge=0, le=10**12)]
 Name = Annotated[str, Meta(max_length=1_000)]
 
+MOST_FILE_BYTES = 256 << 20  # of a file that is read whole: a suite, a table, a prompt, tasks
+_PROGRAM_BYTES = 1 << 20  # of what a program prints that is asked something
 _SHOWN = 200
 _POLL_S = 0.02  # while a program runs
 
@@ -86,8 +87,8 @@ def read_file(path: Path) -> bytes:
 
     What a file states as its size is read: one of the system that states none may go on for ever.
     """
-    if (n_bytes := check_regular(path)) > FILE_BYTES.most:
-        raise OSError(errno.EFBIG, f"larger than {FILE_BYTES.words} ({FILE_BYTES.variable} sets another)", str(path))
+    if (n_bytes := check_regular(path)) > MOST_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MOST_FILE_BYTES:,} bytes", str(path))
     with path.open("rb") as file:
         return file.read(n_bytes)
 
@@ -113,7 +114,7 @@ def output_of(
 ) -> subprocess.CompletedProcess[str]:
     """What a program that somebody named prints; all that it started is ended.
 
-    Raises: OSError for one that does not run, or is not done after `timeout_s` or `PROGRAM_BYTES`.
+    Raises: OSError for one that does not run, or is not done after `timeout_s` or `_PROGRAM_BYTES`.
     """
     until = time.monotonic() + timeout_s
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -137,8 +138,8 @@ def output_of(
 
 
 def _check_printed(*files: IO[bytes]) -> None:
-    if max(os.fstat(file.fileno()).st_size for file in files) > PROGRAM_BYTES.most:
-        raise OSError(errno.EFBIG, f"it printed more than {PROGRAM_BYTES.words}")
+    if max(os.fstat(file.fileno()).st_size for file in files) > _PROGRAM_BYTES:
+        raise OSError(errno.EFBIG, f"it printed more than {_PROGRAM_BYTES:,} bytes")
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.hashes import digest
-from mlsd.limits import LIMITS
 from mlsd.redact import VARIABLES
 from tests import needs
 from tests.native_shim import installed_libraries
@@ -106,7 +105,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLSD_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("MLSD_CACHE", str(cache))
-        for name in (*VARIABLES, *(limit.variable for limit in LIMITS)):
+        for name in VARIABLES:
             patch.delenv(name, raising=False)
         yield cache
 

@@ -21,7 +21,6 @@ import msgspec
 
 from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats.exports import write_file
-from mlsd.limits import RECORD_BYTES
 from mlsd.outside import check_regular, read_given
 from mlsd.planning.job import BlockKey
 from mlsd.records import Case, Environment, ModelFacts, Record, Status
@@ -31,6 +30,7 @@ from mlsd.store.rows import FIGURES, DraftDistance, TrialFilter, environment_key
 from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
+_MOST_BYTES = 128 << 20  # of an unpacked record
 # Of which columns a record holds the values as they are, ...
 COPIED = {
     "run": "id status started_at ended_at seed environment_key",
@@ -175,11 +175,11 @@ def opened_record(path: Path) -> Iterator[RecordFile]:
     packed = read_given(path, TableError, hint)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
-            data = file.read(RECORD_BYTES.most + 1)
+            data = file.read(_MOST_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
-    if len(data) > RECORD_BYTES.most:
-        raise TableError(f"{path} is above {RECORD_BYTES.words}.", hint=RECORD_BYTES.hint)
+    if len(data) > _MOST_BYTES:
+        raise TableError(f"{path} unpacks to more than {_MOST_BYTES:,} bytes.", hint=hint)
     if not data.startswith(_MAGIC):
         raise TableError(f"{path} is not a record: it holds no database.", hint=hint)
     try:

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from mlsd.drafters import check_target, resolve_spec
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError, choose
-from mlsd.limits import PLAN_TRIALS
 from mlsd.models.library import Library, LocalModel
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
@@ -171,9 +170,15 @@ def block_number(repeat: int, case_ids: Iterable[str], side: str = "") -> int:
     return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
 
 
+_MOST_TRIALS = 500_000  # of a plan
+
+
 def _check_size(suite: str, n_trials: int) -> None:
-    if n_trials > PLAN_TRIALS.most:
-        raise SuiteError(f"Suite {suite} asks for more than {PLAN_TRIALS.words}.", hint=PLAN_TRIALS.hint)
+    if n_trials > _MOST_TRIALS:
+        raise SuiteError(
+            f"Suite {suite} asks for {n_trials:,} trials; a plan holds at most {_MOST_TRIALS:,}.",
+            hint="Ask for fewer repeats, prompts or gammas.",
+        )
 
 
 # --- benches and suites to grids ----------------------------------------------------------------------------------

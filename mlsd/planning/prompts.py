@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from mlsd.errors import PromptError, TaskError, choose
 from mlsd.folders import asset_path
-from mlsd.limits import FILE_BYTES
-from mlsd.outside import Count, check_regular, read_text
+from mlsd.outside import MOST_FILE_BYTES, Count, check_regular, read_text
 from mlsd.records import PromptRef, Record
 from mlsd.stats import grouped
 
@@ -118,7 +117,7 @@ def _parquet_rows(path: Path) -> Iterator[Task | TaskError]:
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(_COLUMNS)):
                 n_bytes += sum(_text_bytes(batch.column(name)) for name in _COLUMNS)
-                _check_number(path, n_bytes, "bytes of text", FILE_BYTES.most)
+                _check_number(path, n_bytes, "bytes of text", MOST_FILE_BYTES)
                 for row in batch.to_pylist():
                     number += 1
                     yield _speed_bench_task(row, number, length and length.group(1))
@@ -134,7 +133,7 @@ def _checked_columns(path: Path, metadata: Any) -> list[str]:
             if (name := column.path_in_schema).partition(".")[0] in _COLUMNS:
                 columns[name] = column.physical_type
                 _check_number(path, max(column.num_values, metadata.num_rows), "rows or turns")
-                _check_number(path, column.total_uncompressed_size, "bytes of text", FILE_BYTES.most)
+                _check_number(path, column.total_uncompressed_size, "bytes of text", MOST_FILE_BYTES)
     found = {name.partition(".")[0] for name in columns} or {*metadata.schema.to_arrow_schema().names}
     if missing := [name for name in _COLUMNS if name not in found]:
         raise TaskError(

@@ -10,10 +10,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from mlsd.errors import DatabaseLockedError, StoreError
-from mlsd.limits import LOCK_S
 from mlsd.names import clean
 from mlsd.store import schema
 
+WRITER_WAIT_S = 30
 _READER_WAIT_S = 5.0  # a writer waits longer: a run holds trials that it cannot measure again
 MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a trial
 
@@ -21,7 +21,7 @@ MOST_VALUE_BYTES = 256 << 20  # of one text; the longest is the output of a tria
 # What SQLite's primary result codes mean to a user, and what to do.
 _LOCKED = (
     "{path} is locked by another program, for longer than {limit}.",
-    f"Wait for the other run to end, or close the other program; {LOCK_S.variable} sets how long to wait.",
+    "Wait for the other run to end, or close the other program.",
 )
 _UNWRITABLE = (
     "{path} cannot be opened for writing ({error}).",
@@ -56,7 +56,7 @@ def store_errors(path: Path) -> Iterator[None]:
         # The low byte of an extended result code is the primary one (sqlite.org/rescode.html).
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         message, hint = _FAILURES.get(code, _ANY_FAILURE)
-        kind, limit = (DatabaseLockedError, LOCK_S.words) if message == _LOCKED[0] else (StoreError, "")
+        kind, limit = (DatabaseLockedError, f"{WRITER_WAIT_S} s") if message == _LOCKED[0] else (StoreError, "")
         raise kind(message.format(path=path, error=error, limit=limit), hint=hint) from error
 
 
@@ -244,7 +244,7 @@ def _raw_connection(path: Path, mode: str) -> sqlite3.Connection:
     if path.exists() and not path.is_file():
         raise StoreError(f"{path} is not a regular file.", hint="Give the path of a results database with --db.")
     uri = f"{path.absolute().as_uri()}?mode={mode}"
-    wait_s = _READER_WAIT_S if mode.startswith("ro") else LOCK_S.most
+    wait_s = _READER_WAIT_S if mode.startswith("ro") else WRITER_WAIT_S
     return _defended(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait_s))
 
 

@@ -286,4 +286,4 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_anything_is_built(m
     path = tmp_path / "bomb.record.gz"
     path.write_bytes(gzip.compress(b" " * (130 << 20)))
     ran = mlsd("record", path)
-    assert ran.code == 2 and "MLSD_MOST_RECORD_BYTES" in ran.err
+    assert ran.code == 2 and "unpacks to more than 134,217,728 bytes" in ran.err

@@ -32,7 +32,6 @@ from mlsd.cli import main
 from mlsd.folders import data_path
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.limits import LIMITS
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from tests.hostile import mutate
@@ -325,7 +324,7 @@ VARIABLES = (
     "MLSD_SERVER_KEY", "MLSD_RPC_SERVER", "LLAMA_CPP_LIB_PATH",
     "LLAMA_GRAPH_REUSE_DISABLE", "LLAMA_CACHE", "LLAMA_ARG_MODEL", "GGML_BACKEND_PATH", "GGML_BACKEND_DIR",
     "GGML_VK_VISIBLE_DEVICES", "GGML_NO_BACKTRACE", "HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "COLUMNS", "TERM",
-    "CONDA_PREFIX", "HOMEBREW_PREFIX", "OMP_NUM_THREADS", *(limit.variable for limit in LIMITS),
+    "CONDA_PREFIX", "HOMEBREW_PREFIX", "OMP_NUM_THREADS",
 )  # fmt: skip
 IDENTITY = {"name": "x", "fingerprint": "0" * 8, "package": "/", "files": {"/etc/passwd": "0" * 64}}
 

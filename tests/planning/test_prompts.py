@@ -297,7 +297,7 @@ def test_a_parquet_that_is_none_or_lacks_columns_or_turns_is_refused(tmp_path: P
 def test_a_parquet_that_unfolds_to_more_than_there_may_be_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLSD_MOST_FILE_BYTES", "1000000")
+    monkeypatch.setattr("mlsd.planning.prompts.MOST_FILE_BYTES", 1_000_000)
     row = {"question_id": 1, "category": "qa", "turns": ["x" * 10_000] * 10}
     small = speed_bench(tmp_path, [row] * 9)
     assert small.stat().st_size < 5_000 and len(read_tasks(small)) == 9

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import mlsd
-from mlsd import limits
 from mlsd.cli import main
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.servers.connection import KEY_VARIABLE, Connection
@@ -170,18 +169,6 @@ def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
             ask_everything(server.url)
         monkeypatch.setattr("mlsd.servers.connection._EVENT_BYTES", 10_000)
         ask_everything(server.url)
-
-
-def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.FILE_BYTES.variable, "-1")
-    with pytest.raises(InputError, match="not a whole number"):
-        assert limits.FILE_BYTES.most
-
-
-def test_every_limit_stands_on_the_page_about_servers() -> None:
-    page = (Path(mlsd.__file__).parents[1] / "docs" / "is-my-server-faster.md").read_text(encoding="utf-8")
-    for limit in limits.LIMITS:
-        assert f"`{limit.variable}`" in page and f"{limit.usual:,}" in page, limit
 
 
 def test_a_compressed_answer_is_refused_unopened() -> None:

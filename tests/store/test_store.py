@@ -12,11 +12,10 @@ import pytest
 
 from mlsd.errors import StoreError
 from mlsd.formats.tables import trial_rows
-from mlsd.limits import LOCK_S
 from mlsd.planning.job import BlockKey
 from mlsd.records import Losslessness, QualityWarning, Sampling, Status, Trial
 from mlsd.store import schema
-from mlsd.store.database import is_study
+from mlsd.store.database import WRITER_WAIT_S, is_study
 from mlsd.store.rowcodec import without_folders
 from mlsd.store.rows import (
     CalibrationPoint,
@@ -354,12 +353,12 @@ def test_a_locked_database_is_waited_for_longer_than_sqlites_five_seconds_and_th
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(path) as store:
-        assert store._connection.execute("PRAGMA busy_timeout").fetchone() == (1000 * LOCK_S.most,)
-        assert LOCK_S.most > 5
+        assert store._connection.execute("PRAGMA busy_timeout").fetchone() == (1000 * WRITER_WAIT_S,)
+        assert WRITER_WAIT_S > 5
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setenv(LOCK_S.variable, "1")
-    with Store.open(path) as store, pytest.raises(StoreError, match=r"locked by another program.*MLSD_MOST_LOCK_S"):
+    monkeypatch.setattr("mlsd.store.database.WRITER_WAIT_S", 1)
+    with Store.open(path) as store, pytest.raises(StoreError, match="locked by another program, for longer than 1 s"):
         store.begin_run(ENVIRONMENT, {}, seed=1)
     other.close()
 

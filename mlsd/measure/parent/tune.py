@@ -216,7 +216,7 @@ class _Search:
                 return "no setting could be measured"
             found, enough = self._next(leader, led), len(self._tried) >= self._request.trials
             if found is not None and not enough:
-                wave, led = found, leader
+                wave, led, n_blocks = found, leader, self._request.setting.repeats
             elif leader.effect == "not decided yet" and n_blocks != _LAST_BLOCKS:
                 wave, n_blocks = _Wave((leader.case.drafter.options,), (leader.case.gamma,)), _LAST_BLOCKS
             elif enough:
