@@ -113,7 +113,7 @@ LONG = f"7777{os.getpid()}"  # seconds, which no other process sleeps
     ("script", "says"),
     [
         ("yes", "more than 1,048,576 bytes"),
-        ("yes >&2", "more than the limit"),
+        ("yes >&2", "more than 1,048,576"),
         (f"sleep {LONG} & sleep {LONG}", "not done after 0.5 s"),
         (f"exec >&- 2>&-; sleep {LONG}", "not done after 0.5 s"),
     ],
