@@ -173,7 +173,7 @@ def test_a_question_goes_on_with_its_blocks_whatever_the_call_and_each_look_is_p
         (session,) = sessions(store)
         assert session.plan.stopping is Stopping.FIXED, "each arm was measured once, as planned"
     more = arms("bench", *asked, "pld", "--gamma", 2, "--until", "decided", "--budget-s", 0.1)
-    assert more["pld, gamma 2"]["n_blocks"] in (3, 4), "a block comes whatever the budget, unless all was decided"
+    assert more["pld, gamma 2"]["n_blocks"] > 3, "a block comes whatever the budget: so short trials decide nothing"
     again = arms("bench", *asked, "pld", "--gamma", 2, "--repeats", 2)
     assert again["pld, gamma 2"]["n_blocks"] == more["pld, gamma 2"]["n_blocks"] + 2
     with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
