@@ -1,9 +1,11 @@
 """Predicted against measured: Macs that nobody measured here, and gammas that were left out here.
 
-Published rows with a stated acceptance, each source predicted by all others; then decode tok/s of the tiny family and
-of SmolLM2 with two drafts, each gamma left out in turn, both sides timed on one thread: run that on an idle machine.
+Published rows with a stated acceptance, each source predicted by all others; controls of stated acceptance at the cost
+of a real draft; then decode tok/s of the tiny family and of SmolLM2 with two drafts, each gamma left out in turn, both
+sides timed on one thread: run that on an idle machine.
 """
 
+import math
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import numpy as np
 
 from benchmarks import published
 from benchmarks.harness import Result, smollm2
-from mlsd.analysis.predict.costs import costs_from_points
+from mlsd.analysis.predict.costs import costs_from_points, outcomes, scale_to, tok_per_s
 from mlsd.analysis.predict.prediction_error import Prediction, leave_one_gamma_out
 from mlsd.clock import MonotonicClock
 from mlsd.gguf_tools.synthetic.perturb import perturb
@@ -28,15 +30,17 @@ from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
-from mlsd.stats import grouped
+from mlsd.stats import grouped, mean_over
 from mlsd.store.rows import CalibrationPoint
 from mlsd.trials.results import Measured, SessionPlan, arm_results
 from mlsd.trials.sums import counts_of
 
 GAMMAS = (1, 2, 4, 8, 16)
 PROMPTS = ("code", "factual")
+REPLAYED, REPLAYED_GAMMAS = (0.5, 0.6, 0.7, 0.8, 0.9), (2, 4, 8)
 ENGINE = EngineOptions(n_threads=1)
 CLOCK = MonotonicClock()
+_REPLAYED_PAIR = ("tiny-moe", "tiny-draft")
 
 
 def run() -> Iterator[Result]:
@@ -48,6 +52,35 @@ def run() -> Iterator[Result]:
             predictions += found
             yield from results(name, found)
         yield from results("all pairs", predictions, bars=True)
+        yield from replayed()
+
+
+def replayed() -> Iterator[Result]:
+    """Controls of stated acceptance at the cost of a real draft, beside what costs times that acceptance predict.
+
+    Nothing of a control is known to its prediction: passes timed by themselves, scaled to plain decoding alone.
+    """
+    files = [ModelFile(ref=resolve_model(name).ref, path=str(resolve_model(name).path)) for name in _REPLAYED_PAIR]
+    drafters = tuple(f"oracle:accept={rate},draft={files[1].path}" for rate in REPLAYED)
+    points: list[CalibrationPoint] = []
+    trials: list[Measured] = []
+    for part in range(3):
+        points += calibrate(files, part)
+        trials += bench(files, "code", 192, part, drafters=drafters, gammas=REPLAYED_GAMMAS)
+    key = files[0].ref.key
+    arms = arm_results(trials, SessionPlan())
+    costs = costs_from_points([p for p in points if p.model_key == key], [p for p in points if p.model_key != key])
+    costs = scale_to(costs, [arm for arm in arms if arm.is_plain])
+    logs = []
+    for arm in (arm for arm in arms if arm.control and arm.tok_s is not None):
+        ends = outcomes((float(arm.case.drafter.options["accept"]),), arm.case.gamma)
+        logs.append(math.log(tok_per_s(costs, ends) / (arm.tok_s or math.nan)))
+    mean = mean_over(logs, list(range(len(logs))))
+    name = f"{len(logs)} replayed controls, {len(REPLAYED)} acceptances, gamma 2, 4, 8: predicted over measured"
+    value, low, high = (math.exp(end or 0.0) for end in (mean.value, mean.low, mean.high))
+    yield Result(name, value, low, high, "")
+    errors = sorted(100 * abs(math.exp(log) - 1) for log in logs)
+    yield Result("replayed controls: median error", statistics.median(errors), errors[0], errors[-1], "%")
 
 
 def pairs(folder: Path) -> Iterator[tuple[str, Path, Path, int, int]]:
@@ -96,11 +129,20 @@ def calibrate(files: list[ModelFile], part: int) -> list[CalibrationPoint]:
         return [point for repeat in calibration.repeats() for point in repeat.points]
 
 
-def bench(files: list[ModelFile], prompt_name: str, n_predict: int, part: int) -> list[Measured]:
+def bench(
+    files: list[ModelFile],
+    prompt_name: str,
+    n_predict: int,
+    part: int,
+    *,
+    drafters: tuple[str, ...] = (),
+    gammas: tuple[int, ...] = GAMMAS,
+) -> list[Measured]:
     request = bench_request(
         target=files[0].path,
-        drafts=(files[1].path,),
-        gammas=GAMMAS,
+        drafts=() if drafters else (files[1].path,),
+        drafters=drafters,
+        gammas=gammas,
         prompts=(prompt_name,),
         n_predict=n_predict,
         repeats=1,
