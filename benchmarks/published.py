@@ -27,8 +27,8 @@ from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
 from mlsd.analysis.advise.known_model import by_sizes
 from mlsd.analysis.predict.known import Known
-from mlsd.audit import published_tables as published
-from mlsd.audit.printed import parse_printed
+from mlsd.audits import published_tables as published
+from mlsd.audits.printed import parse_printed
 from mlsd.errors import InputError
 from mlsd.gguf_tools.shape import FULL
 from mlsd.hardware import apple_passes as passes

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Result, percent
-from mlsd.audit.check import audit
-from mlsd.audit.rows import SEVERITY, Credibility, RowAudit, count_verdicts
-from mlsd.audit.tables import Assumed, table_contexts
+from mlsd.audits.check import audit
+from mlsd.audits.rows import SEVERITY, Credibility, RowAudit, count_verdicts
+from mlsd.audits.tables import Assumed, table_contexts
 from mlsd.records import NO_DRAFTER
 from tests.audit.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, Row, ordinary, simulate, stated, write
 

@@ -16,7 +16,7 @@ from mlsd.records import EngineOptions, Sampling
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
-    from mlsd.audit.rows import Audit
+    from mlsd.audits.rows import Audit
     from mlsd.measure.parent.calibration import CalibrationResult
     from mlsd.measure.parent.forecast import Forecast
     from mlsd.measure.parent.requests import BenchResult, StudyResult
@@ -207,10 +207,10 @@ def open_study(db: str | Path | None = None, machine: str | None = None, setting
 
 def audit(source: str | Path) -> Audit:
     """Whether the numbers of a table can be true: of a file, a study database, or a published study by name."""
-    from mlsd.audit import check as rules
-    from mlsd.audit import published_tables
-    from mlsd.audit.tables import table_contexts
-    from mlsd.audit.trials import database_context
+    from mlsd.audits import check as rules
+    from mlsd.audits import published_tables
+    from mlsd.audits.tables import table_contexts
+    from mlsd.audits.trials import database_context
     from mlsd.store.database import is_study
     from mlsd.store.store import Store
 

@@ -25,7 +25,7 @@ ROOMS = (
     "drafters", "drafters.lookup", "drafters.layer_skip", "drafters.heads",
     "planning", "store", "measure", "measure.worker", "measure.parent", "lab", "formats", "servers",
     "analysis", "analysis.results", "analysis.compare", "analysis.fits", "analysis.predict", "analysis.experts",
-    "audit", "analysis.audit", "analysis.claims", "analysis.advise", "analysis.study",
+    "audits", "analysis.audit", "analysis.claims", "analysis.advise", "analysis.study",
     "report.render", "report.tables", "report.figures", "report",
     "cli", "cli.commands",
 )  # fmt: skip
@@ -37,7 +37,7 @@ MOST_MODULES = 15  # of a folder: beyond it nobody finds the room
 DOORS: dict[str, tuple[str, ...]] = {
     "llama_cpp": ("engine/llama/native.py",),
     "huggingface_hub": ("models/hub.py",),
-    "pandas": ("analysis/", "audit/"),
+    "pandas": ("analysis/", "audits/"),
     "matplotlib": ("report/",),
     "jinja2": ("report/", "engine/llama/chat.py"),
     "click": ("cli/",),

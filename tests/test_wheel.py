@@ -30,7 +30,7 @@ def test_the_wheel_carries_every_data_file_of_the_checkout(wheel: Path) -> None:
     for folder in (
         "assets",
         "report/render/templates",
-        "audit/published",
+        "audits/published",
         "analysis/claims",
         "engine/llama/build",
     ):

@@ -34,7 +34,7 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.frames import TRIALS
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
-from mlsd.audit.rows import RuleFinding
+from mlsd.audits.rows import RuleFinding
 from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.truth_audit import found_rates, honest_rates, mistakes_found
-from mlsd.audit import published_tables as published
-from mlsd.audit.check import RULES, audit
-from mlsd.audit.frame import UNSEEN_NOISE, frame
-from mlsd.audit.printed import exact, parse_printed
-from mlsd.audit.rows import Audit, AuditContext, AuditRow
-from mlsd.audit.tables import Assumed, table_contexts
-from mlsd.audit.trials import database_context, trials_context
+from mlsd.audits import published_tables as published
+from mlsd.audits.check import RULES, audit
+from mlsd.audits.frame import UNSEEN_NOISE, frame
+from mlsd.audits.printed import exact, parse_printed
+from mlsd.audits.rows import Audit, AuditContext, AuditRow
+from mlsd.audits.tables import Assumed, table_contexts
+from mlsd.audits.trials import database_context, trials_context
 from mlsd.records import Status
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.audit.check import audit
-from mlsd.audit.rows import Audit
-from mlsd.audit.tables import Assumed, one_speed, table_contexts
+from mlsd.audits.check import audit
+from mlsd.audits.rows import Audit
+from mlsd.audits.tables import Assumed, one_speed, table_contexts
 from mlsd.errors import TableError
 
 FOLDER = Path(__file__).parent / "data" / "cases"
@@ -176,7 +176,7 @@ LOGS = {
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_or_table_of_another_program_is_read(name: str) -> None:
-    from mlsd.audit.read import read_pasted
+    from mlsd.audits.read import read_pasted
 
     text, some = LOGS[name]
     rows, _ = read_pasted(text.encode(), name)
@@ -195,6 +195,6 @@ def test_a_log_or_table_of_another_program_is_read(name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_cell_is_plain_decoding_only_if_all_of_it_says_so(cell: str, plain: bool) -> None:
-    from mlsd.audit.headings import is_plain
+    from mlsd.audits.headings import is_plain
 
     assert is_plain(cell) == plain

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsd.audit.model_name import read_model_name, same_model
+from mlsd.audits.model_name import read_model_name, same_model
 
 NAMES = [
     line.split("\t")

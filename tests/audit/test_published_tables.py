@@ -1,8 +1,8 @@
 import pytest
 
-from mlsd.audit import published_tables as published
-from mlsd.audit.published_tables import PublishedTable
-from mlsd.audit.rows import AuditRow
+from mlsd.audits import published_tables as published
+from mlsd.audits.published_tables import PublishedTable
+from mlsd.audits.rows import AuditRow
 from mlsd.errors import TableError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mlsd.audit.read import read_pasted
-from mlsd.audit.rows import PastedRow
+from mlsd.audits.read import read_pasted
+from mlsd.audits.rows import PastedRow
 from mlsd.errors import TableError
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mlsd.audit import published_tables as published
-from mlsd.audit.check import audit
-from mlsd.audit.plain_speed import plain_speed
-from mlsd.audit.rows import Audit, RowAudit
-from mlsd.audit.tables import Assumed, table_contexts
+from mlsd.audits import published_tables as published
+from mlsd.audits.check import audit
+from mlsd.audits.plain_speed import plain_speed
+from mlsd.audits.rows import Audit, RowAudit
+from mlsd.audits.tables import Assumed, table_contexts
 from mlsd.cli.main import cli
 from tests.analysis.studies import MOE, blocks, write
 

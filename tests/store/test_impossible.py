@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from mlsd.analysis import frames
 from mlsd.analysis.predict.known import read_known
 from mlsd.analysis.study.study import read_study
-from mlsd.audit.check import audit
-from mlsd.audit.trials import database_context, refuted
+from mlsd.audits.check import audit
+from mlsd.audits.trials import database_context, refuted
 from mlsd.cli.main import cli
 from mlsd.formats.record import write_record
 from mlsd.formats.tables import trial_rows

@@ -107,7 +107,7 @@ def advise(
 def _known(paths: Sequence[Path]) -> Known:
     if not paths:
         return Known()
-    from mlsd.audit.trials import refuted
+    from mlsd.audits.trials import refuted
 
     with ExitStack() as stack:
         stores = (stack.enter_context(opened_study(path)) for path in paths)

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import HEADS
-from mlsd.audit.model_name import read_model_name
+from mlsd.audits.model_name import read_model_name
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
 from mlsd.models.library import resolve_model

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from mlsd.analysis.results import comparability
-from mlsd.audit.check import audit
-from mlsd.audit.trials import database_context
+from mlsd.audits.check import audit
+from mlsd.audits.trials import database_context
 from mlsd.engine.losslessness import first_difference
 from mlsd.errors import AnalysisError, MlsdError
 from mlsd.formats.decode_again import DecodedAgain

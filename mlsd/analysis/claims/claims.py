@@ -12,9 +12,9 @@ import msgspec
 
 from mlsd.analysis.claims.claim_tests import TESTS, Decision, TestOutcome
 from mlsd.analysis.pairs import PairedTrials
-from mlsd.audit import published_tables as published
-from mlsd.audit.check import audit
-from mlsd.audit.rows import Audit, Credibility, count_verdicts
+from mlsd.audits import published_tables as published
+from mlsd.audits.check import audit
+from mlsd.audits.rows import Audit, Credibility, count_verdicts
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.suite import find_profile
 from mlsd.records import NO_DRAFTER, ModelFacts, Record

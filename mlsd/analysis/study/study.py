@@ -25,9 +25,9 @@ from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.study.equations import Equations, TimedRound, equations, timed_rounds
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
-from mlsd.audit.check import audit
-from mlsd.audit.rows import Audit, AuditContext
-from mlsd.audit.trials import refuted_in, trials_context
+from mlsd.audits.check import audit
+from mlsd.audits.rows import Audit, AuditContext
+from mlsd.audits.trials import refuted_in, trials_context
 from mlsd.errors import AnalysisError
 from mlsd.measure.parent.checks import Points, anchor_points
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from mlsd.audit.rows import Audit, RowAudit
+from mlsd.audits.rows import Audit, RowAudit
 from mlsd.cli.database import reading, study_options
 from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
@@ -77,7 +77,7 @@ def audit(
     refuse(ctx, assumed, name is not None, "a table that mlsd does not ship")
     refuse(ctx, assumed, of_database, "tables")
     if name == "":
-        from mlsd.audit import published_tables as published
+        from mlsd.audits import published_tables as published
 
         shipped = {known: published.load(known).title for known in published.names()}
         if as_json:
@@ -108,11 +108,11 @@ def _audited(
     assumed: Mapping[str, Any],
 ) -> Audit:
     """The audit of what was named: a published study, one speed, a file, else a study database."""
-    from mlsd.audit.check import audit as run_audit
-    from mlsd.audit.tables import Assumed, one_speed, table_contexts
+    from mlsd.audits.check import audit as run_audit
+    from mlsd.audits.tables import Assumed, one_speed, table_contexts
 
     if name is not None:
-        from mlsd.audit import published_tables as published
+        from mlsd.audits import published_tables as published
 
         study = published.load(name)
         return run_audit(study.citation, *published.contexts(study))
@@ -121,7 +121,7 @@ def _audited(
     if file is not None:
         source = file.name if file != STANDARD_INPUT else "standard input"
         return run_audit(source, *table_contexts(file, Assumed(**assumed)))
-    from mlsd.audit import trials
+    from mlsd.audits import trials
 
     with reading(db) as store:
         context = trials.database_context(store, machine, settings)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from msgspec import structs
 
 from mlsd.analysis.study.study import Study
-from mlsd.audit import published_tables as published
+from mlsd.audits import published_tables as published
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
 from mlsd.report.figures.answer import arm_labels

@@ -7,7 +7,7 @@ from typing import Any
 from mlsd.analysis.study.equations import Equations, TimedRound, equation_1
 from mlsd.analysis.study.study import Study
 from mlsd.analysis.study.traffic import M2_ULTRA, Pass
-from mlsd.audit import published_tables as published
+from mlsd.audits import published_tables as published
 from mlsd.errors import AnalysisError
 from mlsd.report.render.prose import prose
 from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, words

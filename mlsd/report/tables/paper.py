@@ -15,8 +15,8 @@ from msgspec import structs
 from mlsd.analysis.claims.claim_tests import measured_apart
 from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
-from mlsd.audit import published_tables as published
-from mlsd.audit.rows import RowAudit
+from mlsd.audits import published_tables as published
+from mlsd.audits.rows import RowAudit
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import Profile, find_profile
 from mlsd.records import Record

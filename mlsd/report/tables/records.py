@@ -17,7 +17,7 @@ from mlsd.units import NS_PER_MS, format_bytes
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
-    from mlsd.audit.rows import RowAudit
+    from mlsd.audits.rows import RowAudit
     from mlsd.lab.machine import Card, Doing
     from mlsd.measure.messages import Check, Probed
     from mlsd.records import Round, Trial

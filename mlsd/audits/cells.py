@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mlsd.audit.model_name import LEAST_SHARE, read_model_name
-from mlsd.audit.printed import Printed, exact, is_blank, parse_printed
-from mlsd.audit.rows import AuditRow
+from mlsd.audits.model_name import LEAST_SHARE, read_model_name
+from mlsd.audits.printed import Printed, exact, is_blank, parse_printed
+from mlsd.audits.rows import AuditRow
 from mlsd.hardware.chips import named_chip
 from mlsd.records import NO_DRAFTER
 from mlsd.trials.acceptance import MEANINGS

@@ -7,7 +7,7 @@ import functools
 
 import msgspec
 
-from mlsd.audit.model_name import read_model_name
+from mlsd.audits.model_name import read_model_name
 from mlsd.gguf_tools.shape import FULL, SAME_SHAPE
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import Engine, Work

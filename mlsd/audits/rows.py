@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from mlsd.audit.printed import Printed
+from mlsd.audits.printed import Printed
 from mlsd.records import NO_DRAFTER, Record
 from mlsd.trials.acceptance import Meaning
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mlsd.audit.printed import is_blank, value_of
+from mlsd.audits.printed import is_blank, value_of
 from mlsd.hardware.chips import named_chip
 
 _SPEED_UNIT = r"(?:tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|t ps|tps|toks/s)"

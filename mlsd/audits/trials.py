@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from mlsd.analysis.results.comparability import Chosen, choose
-from mlsd.audit.cells import AS_PLAIN
-from mlsd.audit.check import refuted as refuted_rows
-from mlsd.audit.printed import Printed, exact
-from mlsd.audit.rows import AuditContext, AuditRow
+from mlsd.audits.cells import AS_PLAIN
+from mlsd.audits.check import refuted as refuted_rows
+from mlsd.audits.printed import Printed, exact
+from mlsd.audits.rows import AuditContext, AuditRow
 from mlsd.errors import AnalysisError
 from mlsd.records import Environment, ModelFacts, Status
 from mlsd.store.store import Store

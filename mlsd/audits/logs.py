@@ -6,7 +6,7 @@ said already begins the next answer.
 
 import re
 
-from mlsd.audit.rows import PastedRow
+from mlsd.audits.rows import PastedRow
 from mlsd.records import NO_DRAFTER
 
 _R = r"(?P<tok_s>\d+(?:[.,]\d+)*)"

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from mlsd.audit.headings import SPEED, Column, column, is_gain, is_measured, is_plain, method_in, plain_heading
-from mlsd.audit.logs import log_rows
-from mlsd.audit.model_name import read_model_name
-from mlsd.audit.printed import in_percent, is_blank, parse_printed, value_of
-from mlsd.audit.rows import PastedRow
+from mlsd.audits.headings import SPEED, Column, column, is_gain, is_measured, is_plain, method_in, plain_heading
+from mlsd.audits.logs import log_rows
+from mlsd.audits.model_name import read_model_name
+from mlsd.audits.printed import in_percent, is_blank, parse_printed, value_of
+from mlsd.audits.rows import PastedRow
 from mlsd.errors import TableError
 from mlsd.hardware.chips import named_chip
 from mlsd.records import NO_DRAFTER

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from mlsd.audit.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
-from mlsd.audit.frame import PAIR, Column, Frame, found, scatter
-from mlsd.audit.model_name import same_model
-from mlsd.audit.plain_speed import plain_speed
+from mlsd.audits.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
+from mlsd.audits.frame import PAIR, Column, Frame, found, scatter
+from mlsd.audits.model_name import same_model
+from mlsd.audits.plain_speed import plain_speed
 from mlsd.records import CONTROLS
 
 SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.audit.cells import rows_of
-from mlsd.audit.rows import AuditContext, AuditRow
+from mlsd.audits.cells import rows_of
+from mlsd.audits.rows import AuditContext, AuditRow
 from mlsd.errors import TableError
 from mlsd.records import Record
 

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from mlsd.audit.model_name import same_model, stored_bits
-from mlsd.audit.plain_speed import plain_speed
-from mlsd.audit.printed import Printed
-from mlsd.audit.rows import AuditContext, AuditRow, Credibility, RuleFinding
+from mlsd.audits.model_name import same_model, stored_bits
+from mlsd.audits.plain_speed import plain_speed
+from mlsd.audits.printed import Printed
+from mlsd.audits.rows import AuditContext, AuditRow, Credibility, RuleFinding
 from mlsd.hardware.chips import CHIPS, bins
 from mlsd.records import NO_DRAFTER
 from mlsd.trials.acceptance import MEANINGS

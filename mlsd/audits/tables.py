@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.audit import published_tables as published
-from mlsd.audit.bounds import whole_drafts
-from mlsd.audit.cells import CellError, rows_of
-from mlsd.audit.frame import peak_gb_s
-from mlsd.audit.headings import HEADINGS
-from mlsd.audit.model_name import read_model_name, stored_as
-from mlsd.audit.read import chips_in, read_pasted
-from mlsd.audit.rows import AuditContext, AuditRow, PastedRow
+from mlsd.audits import published_tables as published
+from mlsd.audits.bounds import whole_drafts
+from mlsd.audits.cells import CellError, rows_of
+from mlsd.audits.frame import peak_gb_s
+from mlsd.audits.headings import HEADINGS
+from mlsd.audits.model_name import read_model_name, stored_as
+from mlsd.audits.read import chips_in, read_pasted
+from mlsd.audits.rows import AuditContext, AuditRow, PastedRow
 from mlsd.errors import TableError
 from mlsd.hardware.chips import CHIPS
 from mlsd.outside import read_given

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlsd.audit.frame import Column, Frame, found
+from mlsd.audits.frame import Column, Frame, found
 from mlsd.trials.acceptance import MEANINGS, WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlsd.audit import bounds, doubts
-from mlsd.audit.frame import Frame, findings, frame
-from mlsd.audit.rows import SEVERITY, Audit, AuditContext, Credibility, RowAudit, RuleFinding
+from mlsd.audits import bounds, doubts
+from mlsd.audits.frame import Frame, findings, frame
+from mlsd.audits.rows import SEVERITY, Audit, AuditContext, Credibility, RowAudit, RuleFinding
 
 Rule = Callable[[Frame], Frame]
 BOUNDS: tuple[Rule, ...] = (
