@@ -10,12 +10,17 @@ from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import AppleChip, Runtime, Work
 from mlsd.planning.job import Job
 from mlsd.records import NO_DRAFTER, Case, Record, Status, Trial
+from mlsd.trials.stages import PREPARATION, StageTime, wall_ns
 from mlsd.trials.sums import speed
 from mlsd.units import NS_PER_S, format_duration
 
 Source = Literal["results", "public rows"]
 
 _HEAT_PASSES = 126  # of a target behind a block at least: 33 over one position and 9 over many, three times
+
+
+# Of getting ready, where no earlier run of these arms tells: a process starts, a file is read, a rollback is checked.
+_START_S, _READ_BYTES_S, _PASS_BYTES_S, _CHECK_PASSES = 2.0, 1e9, 8e9, 64
 
 
 class Rate(Record, frozen=True, kw_only=True):
@@ -90,6 +95,19 @@ def estimate_time(
         n_unknown=n_trials - n_known,
         sources=dict(sources),
     )
+
+
+def preparation_s(load: Job, earlier: Iterable[Iterable[StageTime]] = ()) -> float:
+    """Seconds until the first block of a load, roughly: as the latest of `earlier` runs took, else by sizes of files.
+
+    ``2 s + bytes / 1 GB/s + 64 passes of each speculative arm at 8 GB/s``.
+    """
+    known = [wall_ns(stages, PREPARATION) / NS_PER_S for stages in earlier]
+    if known:
+        return known[-1]
+    n_bytes = sum(ref.n_bytes or 0 for ref in load.refs)
+    n_checked = sum(case.arm == "sd" for case in load.cases.values())
+    return _START_S + n_bytes / _READ_BYTES_S + n_checked * _CHECK_PASSES * n_bytes / _PASS_BYTES_S
 
 
 def rates_from_results(trials: Iterable[Trial], cases: Mapping[str, Case]) -> TokS:

@@ -2,12 +2,13 @@ import msgspec
 import pytest
 
 from mlsd.hardware.apple_passes import Work, apple_chip
-from mlsd.planning.estimate import Rate, TokS, estimate_time, rates_from_chips, rates_from_results
+from mlsd.planning.estimate import Rate, TokS, estimate_time, preparation_s, rates_from_chips, rates_from_results
 from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import expand
 from mlsd.planning.request import Overrides
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef, Trial
+from mlsd.trials.stages import StageTime
 
 TARGET, DRAFT = ModelRef(id="t", sha256="f" * 64, n_bytes=100), ModelRef(id="d", n_bytes=20)
 PROFILE = Profile(name="p", title="", roles={"target": "t", "draft": "d"})
@@ -103,3 +104,20 @@ def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():
     assert (cold.seconds, warm.seconds) == (pytest.approx(120), pytest.approx(140))
     assert (warm.low_seconds, warm.high_seconds) == (pytest.approx(70), pytest.approx(280))
     assert warm.words == "2 min 20 s (1 min 10 s to 4 min 40 s)"
+
+
+def test_getting_ready_takes_what_it_took_before_and_longer_for_larger_files_where_nothing_is_known():
+    (load,) = PLAN.loads
+    large = msgspec.structs.replace(
+        load, target=msgspec.structs.replace(load.target, ref=msgspec.structs.replace(TARGET, n_bytes=10**10))
+    )
+    assert 2.0 < preparation_s(load) < preparation_s(large)
+    earlier = [
+        [StageTime(stage="load", wall_ns=9 * 10**9, processor_ns=0)],
+        [
+            StageTime(stage="load", wall_ns=3 * 10**9, processor_ns=0),
+            StageTime(stage="warm-up", wall_ns=10**9, processor_ns=0),
+            StageTime(stage="timed rounds", wall_ns=50 * 10**9, processor_ns=0),
+        ],
+    ]
+    assert preparation_s(large, earlier) == 4.0

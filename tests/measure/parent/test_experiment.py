@@ -202,7 +202,7 @@ def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_pat
     write_edit(source, keep_layers(source, recurrent), tmp_path / "recurrent.gguf")
     aborting = ModelFile(ref=ModelRef(id="recurrent"), path=str(tmp_path / "recurrent.gguf"))
     with pytest.raises(WorkerError, match=r"(?s)killed by SIGABRT.*GGML_ASSERT"):
-        call(partial(probe_model, aborting, EngineOptions(n_threads=1)))
+        call(partial(probe_model, aborting, EngineOptions(n_threads=1), (4,)))
 
 
 def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(tiny: Path, tmp_path: Path) -> None:
