@@ -70,13 +70,12 @@ def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_
         second = run(store, mac)
         assert (second.n_ok, second.n_skipped, second.n_left) == (6, 6, 0)
         rows = list(store.trials())
-        processes = dict(store._rows("SELECT id, process FROM block"))
         (session,) = sessions.sessions(store)
     assert mac.n_workers == 2, "no watchdog took the reading of a long prompt for a hang"
     assert any(isinstance(event, Waiting) for _, event in mac.events_received)
     of_block = Counter((row.block_id, row.run_id) for row in rows)
     assert set(of_block.values()) == {3} and len(of_block) == 4
-    assert {row.trial.status for row in rows} == {Status.VALID} and all(processes[row.block_id] for row in rows)
+    assert {row.trial.status for row in rows} == {Status.VALID}
     assert session.plan.stopping == Stopping.FIXED, "a plan completed as planned pays for no look"
     assert {arm.n_blocks for arm in session.results() if not arm.is_plain} == {4}
 
