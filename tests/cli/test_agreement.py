@@ -78,9 +78,10 @@ def _percent(share: float | None) -> float | None:
 
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory: pytest.TempPathFactory) -> BenchResult:
-    """The second of two benches in one database."""
+    """The second of two benches in one database, of other questions."""
     path = tmp_path_factory.mktemp("agreement") / "bench.sqlite"
-    bench(bench_request(target="tiny-dense", drafters=("ngram-cache",), gammas=(1, 3, 5), **FEW), path)  # type: ignore[arg-type]
+    other: dict[str, Any] = {"drafters": ("ngram-cache",), "gammas": (1, 3, 5), "prompts": ("reasoning",)}
+    bench(bench_request(target="tiny-dense", **other, **FEW), path)  # type: ignore[arg-type]
     arms: dict[str, Any] = {"drafts": ("tiny-draft",), "drafters": ("pld", "oracle"), "gammas": (2, 4)}
     return bench(bench_request(target="tiny-dense", prompts=("code", "factual"), **arms, **FEW), path)  # type: ignore[arg-type]
 
