@@ -194,4 +194,4 @@ def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials, n_
 def _drafts(pairs: pd.DataFrame) -> list[str]:
     """What drafted, by the model's id or the method's name."""
     drafted = pairs[pairs["drafter"] != NO_DRAFTER]
-    return list(dict.fromkeys(draft or name for draft, name in zip(drafted["draft"], drafted["drafter"], strict=True)))
+    return list(drafted["draft"].fillna(drafted["drafter"]).unique())
