@@ -1,13 +1,11 @@
 """What a user may set of a drafting method: typed options, ranges, and the papers' best values as named presets."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from mlsd.errors import InputError
-from mlsd.records import DrafterSpec, ModelRef, OptionValue, Record
+from mlsd.records import OptionValue, Record
 
 PRESET = "preset"
 
@@ -84,29 +82,3 @@ def _values(option: Mapping[str, Any]) -> str:
         return f"{low} .. {high}"
     kinds = {"boolean": "true, false", "string": "text", "integer": "whole number", "number": "number", "null": ""}
     return kinds[option["type"]] + (f" from {low}" if low else "")
-
-
-def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
-    """``NAME`` or ``NAME:option=value,...``, NAME of a method or ``FILE.py:CLASS``; values become bool, int or float if
-    they can. Raises: InputError.
-    """
-    found = re.fullmatch(r"([^=]+\.py:\w+|[^:]*)(?::(.*))?", text, re.DOTALL)
-    name, rest = (found[1], found[2] or "") if found else (text, "")
-    options: dict[str, OptionValue] = {}
-    for part in filter(None, rest.split(",")):
-        key, separator, value = part.partition("=")
-        if not separator or not key:
-            raise InputError(f"{part!r} in --drafter {text!r} is not option=value.", hint="Like pld:ngram=3,length=10.")
-        options[key] = _option_value(value)
-    return DrafterSpec(name=name, options=options, draft=draft)
-
-
-def _option_value(text: str) -> OptionValue:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlsd.records import DRAFT_MODEL, EngineOptions, ModelRef, OptionValue, Record, Sampling
+from mlsd.errors import InputError
+from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef, OptionValue, Record, Sampling
 
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
@@ -122,3 +124,29 @@ def drafter_text(name: str, options: Mapping[str, OptionValue]) -> str:
 
         name = as_typed(name)
     return f"{name}:{own}" if own else name
+
+
+def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
+    """``NAME`` or ``NAME:option=value,...``, NAME of a method or ``FILE.py:CLASS``; values become bool, int or float if
+    they can. Raises: InputError.
+    """
+    found = re.fullmatch(r"([^=]+\.py:\w+|[^:]*)(?::(.*))?", text, re.DOTALL)
+    name, rest = (found[1], found[2] or "") if found else (text, "")
+    options: dict[str, OptionValue] = {}
+    for part in filter(None, rest.split(",")):
+        key, separator, value = part.partition("=")
+        if not separator or not key:
+            raise InputError(f"{part!r} in --drafter {text!r} is not option=value.", hint="Like pld:ngram=3,length=10.")
+        options[key] = _option_value(value)
+    return DrafterSpec(name=name, options=options, draft=draft)
+
+
+def _option_value(text: str) -> OptionValue:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.adaptive import ADAPTIVE, LEAST, MOST
-from mlsd.drafters.options import parse_drafter
 from mlsd.engine.context import threads_of
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError
@@ -17,7 +16,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
-from mlsd.planning.question import study_asked
+from mlsd.planning.question import parse_drafter, study_asked
 from mlsd.planning.suite import (
     MOST_GAMMA,
     MOST_REPEATS,

@@ -7,7 +7,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mlsd.drafters import METHODS, preset_gamma, resolve_spec
-from mlsd.drafters.options import parse_drafter
 from mlsd.engine.context import padded
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
@@ -16,6 +15,7 @@ from mlsd.measure.parent.memory import fit_together
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.job import Job, Slot, file_of
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
+from mlsd.planning.question import parse_drafter
 from mlsd.planning.suite import MOST_GAMMA
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, PromptRef, Sampling
 from mlsd.servers.connection import Tell, check_url

@@ -13,7 +13,6 @@ import numpy as np
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import open_drafter, recipe, second_file
 from mlsd.drafters.method import DrafterSetup
-from mlsd.drafters.options import parse_drafter
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
@@ -26,6 +25,7 @@ from mlsd.engine.probe import Role, first_exact, kernel_noise
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import ROOT, merge
 from mlsd.engine.verify import Proposal, Verification
+from mlsd.planning.question import parse_drafter
 from mlsd.records import Case, Losslessness, ModelRef, PromptRef, Sampling, Status, Trial
 from mlsd.trials.identities import broken
 

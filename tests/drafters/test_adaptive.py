@@ -8,9 +8,9 @@ from click import BadParameter
 from mlsd.cli.commands.bench import bench as command
 from mlsd.drafters import find_method, resolve_spec
 from mlsd.drafters.adaptive import AdaptiveLength
-from mlsd.drafters.options import parse_drafter
 from mlsd.errors import InputError
 from mlsd.measure.parent.requests import bench
+from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Status
 from mlsd.trials.arms import arm_of

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.drafters import METHODS, resolve_spec
-from mlsd.drafters.options import parse_drafter
 from mlsd.drafters.oracle import accepted_lengths
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.measure.worker.conversation import random_tokens
 from mlsd.planning.prompts import load_prompt
+from mlsd.planning.question import parse_drafter
 from mlsd.records import CONTROLS, DrafterSpec, Sampling
 from mlsd.trials.acceptance import by_position
 from mlsd.trials.on_or_off import answers

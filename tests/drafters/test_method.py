@@ -8,8 +8,9 @@ import pytest
 
 import mlsd.drafters
 from mlsd.drafters import METHODS, UNAVAILABLE, find_method, preset_gamma, resolve_spec
-from mlsd.drafters.options import Preset, parse_drafter
+from mlsd.drafters.options import Preset
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.planning.question import parse_drafter
 from mlsd.records import DrafterSpec, OptionValue
 
 PRESETS = [(name, preset) for name in METHODS for preset in find_method(name).presets]

@@ -11,9 +11,9 @@ import pytest
 
 from mlsd import drafters
 from mlsd.drafters import find_method, own, resolve_spec
-from mlsd.drafters.options import parse_drafter
 from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
+from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import own_draft
 from mlsd.records import DrafterSpec
 from mlsd.store.store import Store

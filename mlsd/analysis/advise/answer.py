@@ -40,6 +40,7 @@ from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.prompts import load_prompt, prompt_names
+from mlsd.planning.question import parse_drafter
 from mlsd.records import DRAFT_MODEL, DrafterSpec, Record
 from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.on_or_off import Answer, answers
@@ -207,9 +208,6 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
     """The drafters that were named; a draft's file is the model that was measured where its content is the same."""
     if question.drafts is None:
         return None
-    from mlsd.drafters import METHODS, UNAVAILABLE, find_method  # which loads every method
-    from mlsd.drafters.options import parse_drafter
-
     measured = [draft for arm in own if (draft := arm.case.drafter.draft) is not None]
     found = []
     for text in question.drafts:
@@ -218,6 +216,8 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
             spec = parse_drafter(text)
             found.append(arm_named(spec.name, None, options_text(spec)))
             continue
+        from mlsd.drafters import METHODS, UNAVAILABLE, find_method  # which loads numpy
+
         if name in METHODS or name in UNAVAILABLE or ".py:" in text:
             find_method(name)  # which says why there is none
             raise InputError(

@@ -14,7 +14,7 @@ from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.drafters.adaptive import ADAPTIVE
 from mlsd.engine.rollback import STRATEGIES
-from mlsd.planning.question import Question
+from mlsd.planning.question import Question, parse_drafter
 from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
 
@@ -177,7 +177,6 @@ def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replay
 
 
 def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
-    from mlsd.drafters.options import parse_drafter
     from mlsd.trials.decisions import times
 
     words = {str(parse_drafter(one.drafter).options["accept"]): one.words for one in replayed}

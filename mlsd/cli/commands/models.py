@@ -14,7 +14,6 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import Whole
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say, working
 from mlsd.drafters.method import MethodInfo
-from mlsd.drafters.options import parse_drafter
 from mlsd.errors import HubError, InputError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.surgery.edit import clear_drafts, draft_folder, drafts_bytes
@@ -22,6 +21,7 @@ from mlsd.hardware.awake import awake
 from mlsd.models.library import CheckedFile, Library
 from mlsd.planning.job import ModelFile
 from mlsd.planning.prompts import prompt_from_file
+from mlsd.planning.question import parse_drafter
 from mlsd.records import DRAFT_MODEL, EngineOptions
 from mlsd.report.tables.catalogue import methods_table, model_table, options_table, presets_table
 from mlsd.store.store import Store

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mlsd.drafters import find_method, resolve_spec, search_space
-from mlsd.drafters.options import Range, Space, Values, parse_drafter
+from mlsd.drafters.options import Range, Space, Values
 from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.parent.blocks import RunSettings, Watcher, machine_lock
@@ -21,6 +21,7 @@ from mlsd.measure.parent.race import Race, Stop
 from mlsd.measure.parent.requests import bench_into, check_database, plan_here
 from mlsd.models.library import LocalModel
 from mlsd.planning.plan import Plan
+from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft
 from mlsd.records import DrafterSpec, Environment, OptionValue, Record
 from mlsd.store import sessions

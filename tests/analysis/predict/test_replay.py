@@ -6,9 +6,9 @@ import pytest
 
 from mlsd.analysis.predict.replay import replays
 from mlsd.drafters import resolve_spec
-from mlsd.drafters.options import parse_drafter
 from mlsd.drafters.oracle import parse_rates
 from mlsd.errors import InputError
+from mlsd.planning.question import parse_drafter
 
 TINY = Path(__file__).parents[3] / "notebooks" / "data" / "tiny.sqlite"
 

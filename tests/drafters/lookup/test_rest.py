@@ -11,10 +11,10 @@ from mlsd.api import bench
 from mlsd.cli.main import cli
 from mlsd.drafters import resolve_spec
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, read_header, write_store
-from mlsd.drafters.options import parse_drafter
 from mlsd.engine.vocabulary import vocabulary_sha256
 from mlsd.errors import EngineError, InputError
 from mlsd.folders import asset_path
+from mlsd.planning.question import parse_drafter
 from mlsd.records import EngineOptions, ModelRef, Sampling
 from mlsd.store.store import Store
 from tests.conftest import ARCHITECTURES

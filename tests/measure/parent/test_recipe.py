@@ -12,7 +12,6 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import METHODS, second_file
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, write_store
-from mlsd.drafters.options import parse_drafter
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import RowContext
@@ -26,6 +25,7 @@ from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms, Strategies
 from mlsd.models.library import Library
 from mlsd.planning.plan import plan_bench
+from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import ModelRef
 from tests.gguf_tools.adapters import write_adapter
