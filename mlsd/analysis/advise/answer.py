@@ -57,7 +57,7 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
 
     target: str  # path, id or shape
     drafts: tuple[str, ...] | None = None  # only these drafts or methods, with options as --drafter takes them
-    methods: tuple[str, ...] = ()  # of them what can be no draft model
+    drafters: tuple[str, ...] = ()  # of them what can be no draft model
     workload: str | None = None
     stated: Stated | None = None  # of the one draft or method; None: what is known
     gammas: tuple[int, ...] = GAMMAS
@@ -157,7 +157,7 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
         to_time=tuple(_to_time(target, plain, untimed.values() if _can_pay(found) else ())),
         fetch=_fetch(file, found) if file is not None and plain.basis == "shape" else (),
         again=question.options,
-        named=tuple(f"--draft {quoted(text)}" for text in question.drafts or () if text not in question.methods),
+        named=tuple(f"--draft {quoted(text)}" for text in question.drafts or () if text not in question.drafters),
         old_kernels=on is not None and on.engine == "llama.cpp" and 0 <= on.build < VERIFICATION_KERNELS and modelled,
     )
     recommendation = recommend(ref.id, question.workload, found, plain, lacking)
@@ -224,7 +224,7 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
                 f"What {name} drafts is not predicted.",
                 hint=f"Measure it: mlsd bench {quoted(question.target)} --drafter {quoted(text)}.",
             )
-        if text in question.methods:
+        if text in question.drafters:
             known = sorted({*METHODS, *HEADS})
             raise InputError(f"There is no drafting method {text!r}.", hint=choose(name, known))
         try:

@@ -27,8 +27,8 @@ from mlsd.units import quoted
 def advise(
     target: str | Path,
     *,
-    drafts: Sequence[str] | None = None,
-    methods: Sequence[str] = (),
+    drafts: Sequence[str] = (),
+    drafters: Sequence[str] = (),
     workload: str | None = None,
     gammas: Sequence[int] = GAMMAS,
     quant: str | None = None,
@@ -47,11 +47,11 @@ def advise(
 ) -> TargetAdvice:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
-    `drafts` may name methods, too, which `methods` must. Known is what `db` holds, databases or records, by default all
-    databases under results/. `chip` is another machine: "M2 Ultra", "800 GB/s", with passes of `runtime` behind `depth`
-    tokens of context, of llama.cpp's `build` (0: what set-up installs there); one's own Mac is modelled likewise where
-    a runtime or a depth is given. What is known of one draft or method at one gamma may be stated: `acceptance`
-    (accepted / proposed), `accepted` (both counts, with the `n_output` tokens of their answer), or `mgl`.
+    `drafts` may name methods, too, which `drafters` must. Known is what `db` holds, databases or records, by default
+    all databases under results/. `chip` is another machine: "M2 Ultra", "800 GB/s", with passes of `runtime` behind
+    `depth` tokens of context, of llama.cpp's `build` (0: what set-up installs there); one's own Mac is modelled
+    likewise where a runtime or a depth is given. What is known of one draft or method at one gamma may be stated:
+    `acceptance` (accepted / proposed), `accepted` (both counts, with the `n_output` tokens of their answer), or `mgl`.
     `prompt_tokens` and `n_predict` describe a request, whose whole time is answered, too.
     """
     if runtime == "cpu" or (chip is not None and engine.n_gpu_layers == 0):
@@ -77,8 +77,8 @@ def advise(
         again += ["--db", str(databases[0])]
     question = AdviceQuestion(
         target=str(target),
-        drafts=(*(drafts or ()), *methods) if drafts is not None or methods else None,
-        methods=tuple(methods),
+        drafts=(*drafts, *drafters) or None,
+        drafters=tuple(drafters),
         workload=workload,
         gammas=tuple(gammas),
         quant=quant,

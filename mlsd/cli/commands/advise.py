@@ -45,14 +45,14 @@ def _rate(text: str) -> float:
     return rate
 
 
-_OWN = ("draft", "drafter_text", "measure", "budget_s")  # what the question does not hold as it is
+_OWN = ("measure", "budget_s")  # what the question does not hold as it is
 _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; with --chip, what set-up installs]."
 
 
 @click.command()
 @shared.model_argument("target")
-@shared.draft_option("Only this draft; may be repeated [default: every draft with data].", multiple=True)
-@shared.drafter_option("Only this method; may be repeated.", multiple=True)
+@shared.draft_option("Only this draft; may be repeated [default: every draft with data].", dest="drafts", multiple=True)
+@shared.drafter_option("Only this method; may be repeated.", dest="drafters", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
 @shared.gammas_option("[default: 1,2,4,8,16]", default=GAMMAS)
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
@@ -99,8 +99,6 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     def ask(databases: tuple[Path, ...]) -> TargetAdvice:
         return asking.advise(
             target,
-            drafts=options["draft"] or None,
-            methods=options["drafter_text"],
             db=databases,
             **{name: value for name, value in options.items() if name not in _OWN},
         )
