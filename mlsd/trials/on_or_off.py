@@ -107,7 +107,8 @@ class Answer(Record, frozen=True, kw_only=True):
             "measured in low-power mode": any(each.low_power_mode for each in known),
             "the system slowed down for heat": any(each.thermal_state not in (None, "nominal") for each in known),
         }
-        if n_waited := sum(pair.waited for pair in pairs):
+        n_waited = sum(pair.waited for pair in pairs)
+        if n_waited and not self.best.quiet_blocks_lacking:  # else the doubt says so
             states[f"{n_waited} of {counted(len(pairs), 'block')} waited for the processor"] = True
         return "".join(f"; {words}" for words, holds in states.items() if holds)
 
@@ -119,7 +120,7 @@ class Answer(Record, frozen=True, kw_only=True):
     @property
     def more_blocks(self) -> int | None:
         """About so many decide every open arm; None: no scatter is known yet."""
-        known = [arm.standing.more_blocks if arm.standing else None for arm in self.to_repeat]
+        known = [arm.more_blocks for arm in self.to_repeat]
         return None if not known or None in known else max(n for n in known if n is not None)
 
     @property

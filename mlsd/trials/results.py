@@ -307,7 +307,17 @@ class ArmResult(Record, frozen=True, kw_only=True):
         statuses = {one.trial.status for one in self.trials}
         if Status.INVALID in statuses or statuses == {Status.FAILED}:
             return False
-        return self.standing is None or self.standing.more_blocks is not None or self.standing.ratio.low is None
+        return self.standing is None or self.more_blocks is not None or self.standing.ratio.low is None
+
+    @property
+    def more_blocks(self) -> int | None:
+        """About so many further blocks decide it; None: no scatter is known, or no number of them would."""
+        return None if self.standing is None else self.standing.more_blocks or self.quiet_blocks_lacking or None
+
+    @property
+    def quiet_blocks_lacking(self) -> int:
+        """How many more blocks must not wait for the processor before its times decide; 0: they are not in doubt so."""
+        return _quiet_blocks_lacking(self.pairs) if self.standing is not None and self.standing.doubt else 0
 
     @property
     def never_ran(self) -> bool:
@@ -483,13 +493,25 @@ def _decision(
 
 def _doubt(pairs: Sequence[TrialPair]) -> str:
     """Why the times of an arm's blocks decide nothing; empty where they may."""
-    spans = [one.trial.decode_ns for pair in pairs for one in pair]
-    if spans and all(span is not None and span < SHORT_DECODE_NS for span in spans):
+    if _are_short(pairs):
         return f"each trial decoded for less than {SHORT_DECODE_NS // NS_PER_MS} ms (raise --n-predict)"
-    n_waited = sum(pair.waited for pair in pairs)
-    if n_waited and (len(pairs) - n_waited < LEAST_BLOCKS or 2 * n_waited > len(pairs)):
+    if _quiet_blocks_lacking(pairs):
+        n_waited = sum(pair.waited for pair in pairs)
         return f"{n_waited} of {counted(len(pairs), 'block')} waited for the processor (close other programs)"
     return ""
+
+
+def _are_short(pairs: Sequence[TrialPair]) -> bool:
+    """Whether no trial decoded long enough to be timed, which further blocks do not change."""
+    spans = [one.trial.decode_ns for pair in pairs for one in pair]
+    return bool(spans) and all(span is not None and span < SHORT_DECODE_NS for span in spans)
+
+
+def _quiet_blocks_lacking(pairs: Sequence[TrialPair]) -> int:
+    """How many more blocks must not wait: `LEAST_BLOCKS` and half of all must not, where some did."""
+    n_waited = sum(pair.waited for pair in pairs)
+    n_quiet = len(pairs) - n_waited
+    return max(LEAST_BLOCKS - n_quiet, n_waited - n_quiet, 0) if n_waited and not _are_short(pairs) else 0
 
 
 def _pairs(own: Iterable[Measured], plain: Iterable[Measured]) -> list[TrialPair]:

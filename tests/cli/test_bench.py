@@ -234,7 +234,9 @@ def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
     (answer,) = [line for line in ran.out.splitlines() if line.startswith("Answer for code: ")]
     server = [line for line in ran.out.splitlines() if line.startswith("llama-server: ")]
     if "not decided yet" in answer:  # a flag is for what is decided
-        assert server == [] and re.search(r"What decides it( \(about .*\))?: mlsd bench tiny-moe", ran.out)
+        goes_on = re.search(r"What decides it( \(about .*\))?: mlsd bench tiny-moe", ran.out)
+        too_brief = "raise --n-predict" in answer and "Measuring again would give the same. Mend" in ran.out
+        assert server == [] and (goes_on or too_brief)  # the latter on a fast processor, however often it is repeated
     else:
         off = "leave speculation off" in answer
         assert off != (": use " in answer) and ("leave it off" in server[0]) == off

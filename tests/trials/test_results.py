@@ -75,7 +75,7 @@ def _around(made: Made, decode_ms: float, ran: float, *, waiting: int = 99) -> l
 
 def test_nothing_is_decided_where_every_trial_is_too_short_or_waited_for_the_processor() -> None:
     made = blocks(MOE, gammas=(4,), prompts=("code",), repeats=6)
-    effects = {}
+    effects, lacking = {}, {}
     for name, rows in {
         "short": _around(made, 90.0, 1.0),
         "long": _around(made, 600.0, 1.0),
@@ -86,6 +86,7 @@ def test_nothing_is_decided_where_every_trial_is_too_short_or_waited_for_the_pro
         (found,) = (one for one in arm_results(rows, SUITE) if not one.is_plain)
         assert found.standing is not None
         effects[name] = (found.effect, found.standing.doubt.partition(" (")[0])
+        lacking[name] = (found.more_blocks, found.repeat_helps)
     assert effects == {
         "short": ("not decided yet", "each trial decoded for less than 100 ms"),
         "long": ("faster", ""),
@@ -93,6 +94,13 @@ def test_nothing_is_decided_where_every_trial_is_too_short_or_waited_for_the_pro
         "starved twice": ("faster", ""),
         "starved, 3 left": ("not decided yet", "4 of 6 blocks waited for the processor"),
     }
+    assert lacking == {
+        "short": (None, False),
+        "long": (None, False),
+        "starved": (6, True),
+        "starved twice": (None, False),
+        "starved, 3 left": (2, True),
+    }, "further blocks help where the processor may be free, not where a trial is too short"
     on_device = [one._replace(on_processor=False) for one in _around(made, 600.0, 0.4)]
     assert [one.effect for one in arm_results(on_device, SUITE) if not one.is_plain] == ["faster"]
 
