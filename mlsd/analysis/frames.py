@@ -20,7 +20,7 @@ from mlsd.store.store import Store
 from mlsd.trials.acceptance import loop_of
 from mlsd.trials.arms import options_text
 from mlsd.trials.fields import ARM, Field, Get, Kind, count, ends, number, text
-from mlsd.trials.results import Measured, TrialPair
+from mlsd.trials.results import ArmResult, Measured, TrialPair
 from mlsd.trials.sums import PARTS, speed
 
 if TYPE_CHECKING:
@@ -253,6 +253,21 @@ def _shape(facts: ModelFacts | None) -> str:
     return " ".join(map(str, shape))
 
 
+def _of_arm(*names: str) -> tuple[Field, ...]:
+    return tuple(field for field in ARM if field.name in names)
+
+
+BASELINES: tuple[Field, ...] = (  # of an `ArmResult` of plain decoding, one a target
+    *_of_arm("suite", "target", "text", "n_predict", "n_trials", "n_valid", "tok_s", "spread"),
+    text("first_at", "when the first of its trials began, ISO 8601, UTC", lambda a: _moments(a)[0]),
+    text("last_at", "when the last of them began", lambda a: _moments(a)[-1]),
+)
+
+
+def _moments(arm: ArmResult) -> list[str]:
+    return sorted(one.trial.started_at for one in arm.trials)
+
+
 class TimedPass(NamedTuple):
     """A time with the model it is of."""
 
@@ -386,6 +401,7 @@ FRAMES: dict[str, tuple[Field, ...]] = {
     "outcomes": OUTCOMES,
     "pairs": PAIRS,
     "arms": ARM,
+    "baselines": BASELINES,
     "passes": PASSES,
     "bandwidth": BANDWIDTH,
     "experts": EXPERTS,

@@ -125,6 +125,15 @@ class Study:
         """The same with the workloads of a suite as one."""
         return self._in_order(latest(one for session in self._sessions for one in session.pooled()))
 
+    @cached_property
+    def plain_by_target(self) -> dict[str, ArmResult]:
+        """Plain decoding of each target over all its texts, by its id: of suites A and C, else of the first suite."""
+        found: dict[str, ArmResult] = {}
+        for one in sorted(self.pooled, key=lambda one: one.question.suite not in ("A", "C")):
+            if one.is_plain and one.tok_s is not None:
+                found.setdefault(one.case.target.id, one)
+        return found
+
     def _in_order(self, found: list[ArmResult]) -> list[ArmResult]:
         questions = list(dict.fromkeys((one.question.suite, one.text, one.question.n_predict) for one in found))
 
@@ -235,6 +244,12 @@ class Study:
         """Each arm on each text, then over all texts of a suite."""
         pooled = [one for one in self.pooled if len(one.workloads) > 1]
         return frames.made([*self.results, *pooled], ARM)
+
+    @cached_property
+    def baselines(self) -> pd.DataFrame:
+        """Plain decoding of each target over all its texts, as table 4 of the page has it."""
+        found = self.plain_by_target
+        return frames.made((found[target] for target in self.targets if target in found), frames.BASELINES)
 
     @cached_property
     def passes(self) -> pd.DataFrame:

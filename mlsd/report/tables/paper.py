@@ -182,14 +182,10 @@ def table_3(study: Study) -> Table:
 def table_4(study: Study) -> Table:
     """Baseline throughput."""
     ours, note = models_of(study), _other_models(study)
-    plain = [one for one in study.pooled if one.is_plain and one.tok_s is not None]
-    by_suite = {(one.case.target.id, one.question.suite): one for one in plain}
-    rows: list[tuple[dict[str, str], str | None, ArmResult | None]] = []
-    for cells in (row.cells for row in printed_rows("table 4")):
-        model = ours.get(cells["target"])
-        found = by_suite.get((model or "", "A" if cells["target"].startswith("moe") else "C"))
-        found = found or next((one for one in plain if one.case.target.id == model), None)
-        rows.append((cells, model, found))
+    rows = [
+        (row.cells, model := ours.get(row.cells["target"]), study.plain_by_target.get(model or ""))
+        for row in printed_rows("table 4")
+    ]
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,

@@ -1,5 +1,6 @@
 """The study's tables beside ours: what they compare, and what they say of it."""
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -26,3 +27,33 @@ def test_table_4_says_where_its_targets_were_measured_one_after_the_other(
     made = blocks(MOE, "A", gammas=()) + later(blocks(DENSE, "C", gammas=()), hours)
     note = table_4(mlsd.open_study(write(tmp_path / "s.sqlite", made))).note
     assert ("measured one after the other, up to 120.0 minutes apart" in note) == said
+
+
+def test_table_4_shows_the_frame_of_baselines_cell_for_cell(tmp_path: Path) -> None:
+    made = (
+        blocks(MOE, "A", gammas=()) + blocks(DENSE, "C", gammas=()) + blocks(MOE, "B", prompts=("code",), gammas=(4,))
+    )
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
+    shown, frame = table_4(study), study.baselines.set_index("target")
+    place = [head.label for head in shown.heads].index
+    columns = {"tok/s": "tok_s", "output tokens": "n_predict", "trials": "n_valid"}
+    rows = {row[place("ours in its place")].text: row for row in shown.rows if row[place("trials")].sort is not None}
+    assert set(rows) == set(frame.index) == {MOE.ref.id, DENSE.ref.id}
+    for target, row in rows.items():
+        for label, name in columns.items():
+            assert row[place(label)].sort == frame.loc[target, name], (target, label)
+        assert row[place("suite")].text == frame.loc[target, "suite"]
+        assert row[place("spread")].text == f"{100 * frame.loc[target, 'spread']:.1f} %"
+
+
+def test_the_frame_of_baselines_holds_the_mean_over_texts_and_when_they_were_measured(tmp_path: Path) -> None:
+    made = blocks(MOE, "A", gammas=()) + later(blocks(DENSE, "C", gammas=()), 2)
+    study = mlsd.open_study(write(tmp_path / "s.sqlite", made))
+    frame, trials = study.baselines.set_index("target"), study.trials
+    for target, row in frame.iterrows():
+        own = trials[trials["target"] == target]
+        by_text = own.groupby(["prompt", "repeat"])["decode_tok_s"].mean()
+        assert row["tok_s"] == pytest.approx(math.exp(by_text.map(math.log).mean()))
+        assert row["n_valid"] == len(own)
+        assert (row["first_at"], row["last_at"]) == (own["started_at"].min(), own["started_at"].max())
+    assert frame.loc[MOE.ref.id, "last_at"] < frame.loc[DENSE.ref.id, "first_at"]
