@@ -7,10 +7,10 @@ row of a table but holds for all that follow (a command's model and gamma, the o
 import csv
 import io
 import itertools
-import json
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from mlsd.audits.printed import in_percent, is_blank, parse_printed, value_of
 from mlsd.audits.rows import PastedRow
 from mlsd.errors import TableError
 from mlsd.hardware.chips import named_chip
+from mlsd.outside import parse
 from mlsd.records import NO_DRAFTER
 from mlsd.stats import grouped
 
@@ -597,15 +598,26 @@ def _heads_speed(name: str) -> bool:
 
 def _json(text: str) -> Iterator[PastedRow]:
     """Every object with a speed in a JSON document, or in its lines, with what the objects round it say."""
-    try:
-        documents = [json.loads(text)] if text.lstrip()[:1] in ("{", "[") else []
-    except ValueError:
-        try:
-            documents = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
-            documents = []
-    for number, cells in enumerate((one for document in documents for one in _objects(document, {})), 1):
+    found = itertools.chain.from_iterable(_objects(document, {}) for document in _documents(text))
+    for number, cells in enumerate(found, 1):
         yield PastedRow(line=number, group=1, cells=cells)
+
+
+def _documents(text: str) -> list[dict[str, Any] | list[Any]]:
+    """A text that is JSON, or each of its lines; none where it is neither."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return []
+    for parts in ([text], [line for line in text.splitlines() if line.strip()]):
+        with suppress(TableError):
+            return [_document(part) for part in parts]
+    return []
+
+
+def _document(text: str) -> dict[str, Any] | list[Any]:
+    """Raises: TableError for what is no object and no array of JSON."""
+    if text.lstrip().startswith("["):
+        return parse(text.encode(), list[Any], "The table", TableError)
+    return parse(text.encode(), dict[str, Any], "The table", TableError)
 
 
 _PARTS = ("timings", "metrics", "usage", "result", "results", "stats")  # of an answer, no names of arms
