@@ -34,6 +34,7 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.frames import TRIALS
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
+from mlsd.analysis.study.earlier import EarlierStudy
 from mlsd.audits.rows import RuleFinding
 from mlsd.cli.answers import AnswerObject
 from mlsd.drafters.lookup.suffix_store import StoreHeader
@@ -246,7 +247,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "advise": Advise,
     "run": (StudyResult, LabStudyResult, Planned),
     "report": (Written,),
-    "results": (Arms, Trials, list[ShownTrial], Fitted, list[ClaimVerdict]),
+    "results": (Arms, EarlierStudy, Trials, list[ShownTrial], Fitted, list[ClaimVerdict]),
     "lab status": LabStatus,
     "record": list[Verification],
     "audit": Audited,

@@ -37,6 +37,11 @@ _OF_STUDIES = ("machine", "settings")
 @click.option(
     "--fits", "view", flag_value="fits", help="The study's equations with measured inputs; cost models, T(k)."
 )
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="One's own earlier study: each arm's new speed and speedup over its old ones.",
+)
 @click.option("--target", help="Only this target, with --fits.")
 @click.option("--format", "kind", type=click.Choice(tuple(EXPORTS)), help="Write trials for other programs.")
 @output_option("File of --format [default: standard output].", required=False)
@@ -68,12 +73,16 @@ def results(ctx: click.Context, /, identity: str | None, view: str | None, kind:
     refuse(ctx, ("output", "force"), kind is None, "--format")
     refuse(ctx, ("rounds",), identity is None, "a trial")
     refuse(ctx, ("target",), view != "fits", "--fits")
+    refuse(ctx, ("against",), not arms, "arms")
     of_trials = identity is not None or kind is not None or view == "trials" or options["check"]
     refuse(ctx, _OF_STUDIES, of_trials, "arms, --claims and --fits")
     if of_trials:
         _of_trials(identity, kind, options)
         return
     study = open_study(options["db"], options["machine"], options["settings"])
+    if options["against"] is not None:
+        _against(study, options["against"], options["suite"], options["as_json"])
+        return
     if view == "claims":
         if options["as_json"]:
             print_json(study.verdicts)
@@ -117,6 +126,24 @@ def _arms(study: Study, suite: str | None, as_json: bool) -> None:
     say_warnings(study.warnings)
     where = f" --db {quoted(study.source)}"
     note(f"Trials: mlsd results --trials{where}. Claims: --claims. Fits: --fits. The page: mlsd report{where}")
+
+
+def _against(study: Study, path: Path, suite: str | None, as_json: bool) -> None:
+    from mlsd.analysis.study.earlier import against_earlier
+    from mlsd.report.tables.results import earlier_table
+
+    if path.samefile(study.source):
+        raise InputError(f"{path} is the study itself.", hint="Name the database of an earlier one with --against.")
+    found = against_earlier(study, open_study(path, None, None), suite)
+    if as_json:
+        print_json(found)
+        return
+    print_table(earlier_table(found))
+    say(found.sentence)
+    if found.other_machine:
+        say(("Not the same machine or build: ", "caution"), f"{'; '.join(found.other_machine)}.")
+    if found.n_only_here or found.n_only_earlier:
+        note(f"Without a counterpart: {counted(found.n_only_here, 'arm')} here, {found.n_only_earlier} of {path}.")
 
 
 # --- trials -------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from mlsd.analysis.fits.fit import Fit, HeldOut
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.depths import deep_arms, depth_sentences
+from mlsd.analysis.study.earlier import EarlierStudy
 from mlsd.analysis.study.study import Study
 from mlsd.report.render.table import (
     Cell,
@@ -55,6 +56,28 @@ def arms_table(arms: Sequence[ArmResult], title: str) -> Table:
     what = [name for name, found in places.items() if len(found) > 1]
     head = ("setting", "text", "speedup", "95 % CI", "decision", "tok/s", "plain tok/s", "acceptance", "MGL")
     return table(title, arms, *of_arms(*what, *head, "blocks", "valid trials"))
+
+
+def earlier_table(found: EarlierStudy) -> Table:
+    """The arms of two studies that were measured apart."""
+    return table(
+        f"{found.source} against {found.earlier}",
+        found.arms,
+        words("suite", lambda a: a.suite, detail=True),
+        words("target", lambda a: a.target),
+        words("setting", lambda a: a.setting),
+        words("text", lambda a: a.text),
+        numbers("speedup", lambda a: interval(a.speedup, 2, "x")),
+        numbers("before", lambda a: interval(a.speedup_before, 2, "x"), "the earlier study's"),
+        numbers("new/old", lambda a: number(a.speedup_ratio), "of the speedup"),
+        numbers("tok/s", lambda a: number(a.tok_s, 1), detail=True),
+        numbers("tok/s before", lambda a: number(a.tok_s_before, 1), detail=True),
+        numbers("tok/s new/old", lambda a: number(a.tok_s_ratio), detail=True),
+        numbers("plain tok/s", lambda a: number(a.plain_tok_s, 1)),
+        numbers("plain before", lambda a: number(a.plain_tok_s_before, 1)),
+        numbers("plain new/old", lambda a: number(a.plain_ratio)),
+        words("not the same", lambda a: "; ".join(a.other) or None),
+    )
 
 
 def speedup_table(found: Iterable[ArmResult]) -> Table:
