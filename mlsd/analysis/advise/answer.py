@@ -48,6 +48,7 @@ from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
 
 GAMMAS = (1, 2, 4, 8, 16)
+_SERVERS = {"mlx": "the program on MLX"}  # a program without a name
 _HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
 _SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
 
@@ -158,6 +159,9 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
         fetch=_fetch(file, found) if file is not None and plain.basis == "shape" else (),
         again=question.options,
         named=tuple(f"--draft {quoted(text)}" for text in question.drafts or () if text not in question.drafters),
+        served_by=""
+        if on is None or on.engine == "llama.cpp" or not modelled
+        else _SERVERS.get(on.program, on.program),
         old_kernels=on is not None and on.engine == "llama.cpp" and 0 <= on.build < VERIFICATION_KERNELS and modelled,
     )
     recommendation = recommend(ref.id, question.workload, found, plain, lacking)

@@ -94,9 +94,12 @@ def advise(
     elif runtime != "llama.cpp" or depth:
         here = _here(engine, build)
         if here.runtime is None:
+            measures = (
+                "mlsd server URL" if runtime != "llama.cpp" else f"mlsd bench {quoted(str(target))} --depth {depth}"
+            )
             raise InputError(
                 "--runtime and --depth model an Apple chip, and this machine has none that is known.",
-                hint=f"Name one with --chip, or measure it here: mlsd bench {quoted(str(target))} --depth {depth}.",
+                hint=f"Name one with --chip, or measure it here: {measures}.",
             )
         machine = replace(here, environment_key=None, runtime=replace(here.runtime, program=runtime), depth=depth)
     else:

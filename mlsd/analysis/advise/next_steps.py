@@ -45,6 +45,7 @@ class Lacking(Record, frozen=True, kw_only=True):
     fetch: tuple[str, ...] = ()  # ids of the models worth downloading
     again: str = ""  # options that every bench repeats
     named: tuple[str, ...] = ()  # drafts that were named, as options
+    served_by: str = ""  # the program asked about, where it is none of llama.cpp: no command of ours times its passes
     old_kernels: bool = False  # llama.cpp was modelled as before its kernels for verification
 
     def steps(self, options: Sequence[str], gammas: Sequence[int], *, modelled: bool, is_open: bool) -> Iterator[str]:
@@ -53,6 +54,13 @@ class Lacking(Record, frozen=True, kw_only=True):
         `options` and `gammas` are those of the settings to measure. `modelled`: no pass was timed on the machine that
         is asked about; `is_open`: intervals leave the answer open.
         """
+        if self.served_by:
+            surer = "decides it" if is_open else "shows whether it is so"
+            yield (
+                f"On that machine, start the server of {self.served_by} once with and once without its draft; this "
+                f"{surer}: mlsd server URL --against URL"
+            )
+            return
         target = quoted(self.target)
         files = [text for text in self.texts if text.startswith("file:")]  # only the name is stored, not where it lies
         named = [f"{text[5:]}.txt" if text in files else text for text in self.texts]

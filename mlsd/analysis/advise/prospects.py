@@ -365,7 +365,7 @@ def recommend(
         best=best,
         verdict=verdict,
         why=_why(best, speculative),
-        settles=_settles(could[0], modelled) if is_open and could else None,
+        settles=_settles(could[0], modelled, served=bool(lacking.served_by)) if is_open and could else None,
         to_measure=to_measure,
         next_steps=steps,
     )
@@ -400,7 +400,7 @@ def _times(one: Prospect) -> str:
     return f"{one.speedup.value:.2f}{ends}"
 
 
-def _settles(one: Prospect, modelled: bool) -> str:
+def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:
     """The acceptance that breaks even beside what was seen, and what, once known, leaves least of the range open."""
     needed = one.break_even_acceptance
     if needed is None:
@@ -420,8 +420,8 @@ def _settles(one: Prospect, modelled: bool) -> str:
         line += "; no public row tests so long a draft, so its range decides nothing"
     unknown = "the acceptance" if ranged and (not modelled or not _passes_weigh_most(one)) else "the cost of a pass"
     how = {
-        "the acceptance": "give --accepted N/M from a log, or measure it with mlsd bench",
-        "the cost of a pass": "measure it with mlsd calibrate on that machine",
+        "the acceptance": f"give --accepted N/M from a log, or measure it with mlsd {'server' if served else 'bench'}",
+        "the cost of a pass": f"measure it with mlsd {'server' if served else 'calibrate'} on that machine",
     }
     return f"{line}. The biggest unknown is {unknown}: {how[unknown] if modelled else 'measure it with mlsd bench'}"
 

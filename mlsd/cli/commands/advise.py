@@ -107,6 +107,8 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     shared.refuse(ctx, ("budget_s",), not options["measure"], "--measure")
     if options["measure"] and options["chip"] is not None:
         raise InputError("--measure asks this machine, --chip about another one.", hint="Give one of the two.")
+    if options["measure"] and options["runtime"] != "llama.cpp":
+        raise InputError(f"--measure times llama.cpp, not {options['runtime']}.", hint="Measure it: mlsd server URL.")
     found, read = ask(databases), databases or tuple(study_databases())
     if options["measure"] and (open_ := found.recommendation.to_measure):
         measured = _measure(target, open_, options, read[0] if len(read) == 1 else None)

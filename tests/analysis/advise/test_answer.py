@@ -267,6 +267,20 @@ def test_a_program_with_rows_of_its_own_goes_by_its_name() -> None:
             ask.advise("qwen3.5-27b-4bit", chip="M5 Max", runtime=unknown)
 
 
+@pytest.mark.parametrize("program", ["mlx", "mlx-vlm", "mtplx"])
+@pytest.mark.parametrize(("target", "drafts"), [("qwen3.5-27b", ("mtp",)), ("qwen3-8b-q4_k_m", ("pld",))])
+def test_a_program_on_mlx_is_timed_through_its_server_and_by_no_command_for_llama_cpp(
+    program: str, target: str, drafts: tuple[str, ...]
+) -> None:
+    found = answer(AdviceQuestion(target=target, drafts=drafts), NOTHING, on("M4 Max", program)).recommendation
+    assert [step.rpartition(": ")[2] for step in found.next_steps] == ["mlsd server URL --against URL"]
+    told = " ".join((*found.next_steps, found.settles or ""))
+    assert not re.search(r"mlsd (bench|calibrate|models)", told)
+    assert found.settles is None or "mlsd server" in found.settles
+    with_llama_cpp = of_chip("M4 Max", target, drafts=drafts)
+    assert "mlsd bench" in with_llama_cpp.next_steps[-1]
+
+
 def test_a_deeper_context_is_slower_and_asks_for_a_shape() -> None:
     asked = AdviceQuestion(target="qwen3.5-9b-q4_k_m", drafts=("pld",))
     short, deep = (
