@@ -15,7 +15,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info, library, sequence_state_version
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.state import BlobError, BlobShape, check_saved
-from mlsd.engine.probe import PROBE_TEXT, RollbackUse, check_rollback
+from mlsd.engine.probe import PROBE_TEXT, first_exact
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
@@ -91,11 +91,11 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
                     f"This build does not keep memory as mlsd reads it: {error.message}",
                     hint="Rollback and self-drafting live by it; use another build.",
                 ) from error
-        use = RollbackUse(strategy="trim", role="target", gamma=_GAMMA)
-        check = check_rollback(open_model, _reading(engine, 1), use)
-    if not check.exact:
-        raise NativeError(f"This build cannot go back: a cut is not exact for the embedded model ({check.reason}).")
-    return distance, use.strategy
+        options = _reading(engine, 1)
+        rollback = first_exact(open_model, options, "target", _GAMMA, recurrent=model.is_recurrent)
+    if rollback is None:
+        raise NativeError("This build cannot go back: no rollback strategy is exact for the embedded model.")
+    return distance, rollback
 
 
 def known_logits(context: LlamaContext) -> Logits:
