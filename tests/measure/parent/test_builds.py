@@ -179,7 +179,7 @@ def test_what_is_no_build_is_refused(tmp_path: Path, make: object, reason: str) 
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("exec yes", "does not run: .*more than the limit"),
+        ("exec yes", "does not run: .*more than 1,048,576 bytes"),
         ("sleep 77777 & exec sleep 77777", "does not run: .*not done after"),
         ("printf '\\377\\376 no text'", "not a Python interpreter with llama"),
     ],
