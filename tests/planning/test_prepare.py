@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from mlsd.analysis.frames import TRIALS
-from mlsd.errors import InputError, SuiteError
+from mlsd.errors import EngineError, InputError, SuiteError
+from mlsd.folders import asset_path
+from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.plan import plan_bench, prepare_study
 from mlsd.planning.request import bench_request, default_arms, study_request
@@ -34,25 +36,37 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
     assert row <= {column.name for column in TRIALS}
 
 
-def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(tiny: Path) -> None:
-    models = {"dense-m": str(tiny / "llama.gguf"), "draft-small": "tiny-dense"}
+@pytest.fixture
+def relative(tmp_path: Path) -> Path:
+    """A model of the embedded family's vocabulary that no manifest knows."""
+    perturb(asset_path("tiny/tiny-dense.gguf"), tmp_path / "relative.gguf", noise=0.1)
+    return tmp_path / "relative.gguf"
+
+
+def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(relative: Path) -> None:
+    models = {"dense-m": str(relative), "draft-small": "tiny-dense"}
     prepared = prepare_study(study_request("D", profile="tiny", models=models), make=True)
-    assert prepared.models["llama"].path == tiny / "llama.gguf"
+    assert prepared.models["relative"].path == relative
     loads = {tuple(ref.id for ref in load.refs) for load in prepared.plan.loads}
-    assert loads == {("llama", "tiny-dense")}, "the other target would draft for itself"
-    assert all(case.target.sha256 == prepared.models["llama"].ref.sha256 for case in prepared.plan.cases().values())
+    assert loads == {("relative", "tiny-dense")}, "the other target would draft for itself"
+    assert all(case.target.sha256 == prepared.models["relative"].ref.sha256 for case in prepared.plan.cases().values())
 
 
-def test_a_file_called_as_a_known_model_stays_another_one(tiny: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tiny-dense.gguf"
-    path.write_bytes((tiny / "qwen35.gguf").read_bytes())
+def test_a_draft_of_another_vocabulary_is_refused_before_anything_loads(tiny: Path) -> None:
+    request = study_request("D", profile="tiny", models={"dense-m": str(tiny / "llama.gguf")})
+    with pytest.raises(EngineError, match="the target has 512 tokens, the draft 1536"):
+        prepare_study(request, make=True)
+
+
+def test_a_file_called_as_a_known_model_stays_another_one(relative: Path, tmp_path: Path) -> None:
+    path = relative.rename(tmp_path / "tiny-dense.gguf")
     prepared = prepare_study(study_request("D", profile="tiny", models={"dense-m": str(path)}), make=True)
     assert set(prepared.models) == {"tiny-dense", "tiny-dense-file", "tiny-draft"}
     assert prepared.models["tiny-dense-file"].path == path
 
 
-def test_a_profile_may_stand_in_a_file_of_ones_own(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.gguf").symlink_to(tiny / "qwen35.gguf")
+def test_a_profile_may_stand_in_a_file_of_ones_own(relative: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").symlink_to(relative)
     file = tmp_path / "my-profile.toml"
     file.write_text('[mine]\ntitle = "x"\n[mine.roles]\ndense-l = "./mine.gguf"\ndraft-small = "tiny-draft"\n')
     request = study_request("D", profile=str(file))
