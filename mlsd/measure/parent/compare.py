@@ -88,7 +88,12 @@ class _Side:
     times_passes: bool = True
 
     def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
-        """Run a turn in a process of its own, which compares its heat with what the ones before found clean."""
+        """Run a turn in a process of its own, which compares its heat with what the ones before found clean.
+
+        Reading a prompt is one of the measures of a build, so plain decoding's is timed in every block.
+        """
+        timed_before = tuple(case_id for case_id in job.timed_prefills if job.cases[case_id].arm != "ar")
+        job = msgspec.structs.replace(job, timed_prefills=timed_before)
         for event in measure_job(job, turns=turns, variables=self.build.variables()):
             if isinstance(event, HeatReading):
                 self.job = msgspec.structs.replace(self.job, anchors=event.clean)
