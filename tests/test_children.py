@@ -93,7 +93,7 @@ def test_a_corrupt_model_is_not_answered_with_a_smaller_one(first: Path) -> None
     (first / "sitecustomize.py").write_text("import os, sys\nif '-m' in sys.orig_argv: os.abort()")
     model = ModelFile(ref=ModelRef(id="broken"), path="broken.gguf")
     with pytest.raises(WorkerError, match="killed by SIGABRT") as caught:
-        call(partial(probe_model, model, ENGINE))
+        call(partial(probe_model, model, ENGINE, (4,)))
     assert "smaller model" not in caught.value.hint
     assert "models verify" in caught.value.hint
 
