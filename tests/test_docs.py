@@ -72,6 +72,11 @@ def blocks(path: Path, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
+def shown_files(path: Path) -> list[tuple[str, str]]:
+    """Name and text of each file that a page shows and then reads."""
+    return re.findall(r"^```\w+ title=(\S+)\n(.*?)^```", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
 def lines(path: Path) -> list[str]:
     """What a page tells a reader to type."""
     shown = [line for block in blocks(path, "console") for line in block.splitlines()]
@@ -95,6 +100,8 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
             url: stack.enter_context(FakeServer(protocol, draft=draft, token_s=0.005)).url
             for url, (protocol, draft) in STAND_INS.items()
         }
+        for name, text in shown_files(PAGES[page]):
+            (tmp_path / name).write_text(text, encoding="utf-8")
         for line in RUN[page]:
             if line.startswith(NOT_RUN):
                 continue
