@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, sign_of_life, something_stored, verbosity, working
-from mlsd.measure.messages import Event, Progress, Started, Waiting
+from mlsd.measure.messages import Event, Progress, Resting, Started, Waiting
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
@@ -68,6 +68,7 @@ class LineWatcher(Watcher):
     def __init__(self, budget_s: float | None = None, *, open_ended: bool = False) -> None:
         self._budget_s, self._open_ended = budget_s, open_ended or budget_s is not None
         self._n, self._began_s, self._side = 0, time.monotonic(), ""
+        self._rests = False  # since the last trial
         self._places = set[tuple[str, str, int]]()  # what was measured: a trial that is measured again is the same one
 
     def tell(self, line: str) -> None:
@@ -88,6 +89,9 @@ class LineWatcher(Watcher):
         """Say what is waited for and what counts no more; every ten seconds of a long trial how far it is."""
         if isinstance(event, Progress):
             sign_of_life(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
+        elif isinstance(event, Resting) and not self._rests:
+            self._rests = True
+            note(f"  {event.text}")  # why nothing is measured is said at once, however lately something else was
         elif isinstance(event, Waiting):
             sign_of_life(event.text)
 
@@ -96,6 +100,7 @@ class LineWatcher(Watcher):
 
     def _counted(self, slot: Slot, trial: Trial) -> str:
         something_stored.set()
+        self._rests = False
         place = (self._side, slot.case_id, trial.repeat)
         self._n += self._open_ended or place not in self._places
         self._places.add(place)

@@ -1,6 +1,7 @@
 """`make study PROFILE=mac-16gb` on a Mac that becomes hot twice, sleeps, loses a worker and meets a busy hub."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -47,8 +48,9 @@ def hub(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pytest.MonkeyPatch) -> StudyResult:
     """The command, as far as it measures; what a person reads, and when by the Mac's clock."""
     clock = SimpleNamespace(monotonic=mac.now_s, sleep=mac.clock.sleep)
-    for module in ("mlsd.cli.watch", "huggingface_hub.utils._http"):
+    for module in ("mlsd.cli.watch", "mlsd.cli.output", "huggingface_hub.utils._http"):
         monkeypatch.setattr(f"{module}.time", clock)
+    monkeypatch.setitem(output._sign, "last_s", -math.inf)  # by that clock, too
     for module in (watch, command, output):
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
     monkeypatch.setattr(requests, "measure_job", partial(measure_job, hire=mac.hire))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -109,10 +109,10 @@ def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
         claim=claim,
         decision=decision,
         sentence=_sentence(decision, outcome, paired, n_loops),
-        effect=outcome.effect,
+        effect=_of_plain_numbers(outcome.effect),
         meaning=outcome.meaning,
-        against=outcome.against,
-        visible=outcome.visible,
+        against=None if outcome.against is None else float(outcome.against),
+        visible=None if outcome.visible is None else _of_plain_numbers(outcome.visible),
         others=tuple(others),
         n_texts=pairs["prompt"].nunique(),
         n_repeats=int(pairs.groupby("prompt")["repeat"].nunique().max()),
@@ -172,6 +172,16 @@ def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
 def audited(study: str) -> Audit:
     """What the audit says of a published study."""
     return audit(study, published.context(published.load(study)))
+
+
+_Figures = TypeVar("_Figures", Interval, Visible)
+
+
+def _of_plain_numbers(figures: _Figures) -> _Figures:
+    """The same record with Python's numbers in place of numpy's, which JSON has no way to write."""
+    values: dict[str, Any] = msgspec.structs.asdict(figures)
+    plain: dict[str, Any] = {name: float(x) if isinstance(x, float) else x for name, x in values.items()}
+    return type(figures)(**plain)
 
 
 def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials, n_loops: int) -> str:
