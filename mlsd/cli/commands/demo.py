@@ -40,10 +40,10 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     own = ["--n-predict", "24" if quick else "96", "--db", str(database), *threads]
     decided = [*own, "--until", "decided", "--budget-s"]
     fixed = [*own, "--repeats", "2" if quick else "3", "--prompt", "factual"]  # what is invalid needs no decision
-    look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "8,16", "--prompt", "copy"]
-    # A step ends once it is decided; loading and the first probe on a slow machine are within the budget.
-    copying = [target, *look_up, *decided, "5" if quick else "120"]
-    drafting = [target, "--draft", draft, "--gamma", "2", *decided, "5" if quick else "60"]
+    look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "16", "--prompt", "copy"]
+    # A step ends once it is decided, or when its blocks have taken so many seconds.
+    copying = [target, *look_up, *decided, "3" if quick else "60"]
+    drafting = [target, "--draft", draft, "--gamma", "2", *decided, "3" if quick else "45"]
     pair = ["random-moe", "--draft", "random-draft"]
     ignoring = [*pair, "--gamma", "4,8,16", "--rollback", "unchecked", *fixed]
     checking = [*pair, "--gamma", "4", "--n-predict", "16", *fixed[2:]]
