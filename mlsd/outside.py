@@ -26,7 +26,6 @@ T = TypeVar("T")
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Token = Annotated[int, Meta(ge=0, lt=2**31)]
 Nanoseconds = Annotated[int, Meta(ge=0, le=10**18)]
-Milliseconds = Annotated[float, Meta(ge=0, le=10**12)]
 Name = Annotated[str, Meta(max_length=1_000)]
 
 MOST_FILE_BYTES = 256 << 20  # of a file that is read whole: a suite, a table, a prompt, tasks
@@ -52,14 +51,6 @@ def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = Inpu
         raise error(f"{sender} is not valid JSON: {excerpt(data)!r}.") from broken
     except RecursionError as deep:
         raise error(f"{sender} is JSON that is nested too deeply.") from deep
-
-
-def has_field(data: bytes, name: str) -> bool:
-    """Whether this is a JSON object with such a field, whatever the rest holds."""
-    try:
-        return name in _decoder(dict[str, msgspec.Raw]).decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 def excerpt(data: bytes) -> str:
