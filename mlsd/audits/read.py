@@ -31,6 +31,8 @@ _SPEEDS = ("tok_s", "baseline_tok_s", "ms_per_token", "speedup")  # without any 
 _OTHER_CHIPS = re.compile(r"\b(?:AMD|Intel|NVIDIA|EPYC|Xeon|Ryzen|Radeon|GeForce|[RG]TX|[ABH][1-9]00)\b")
 _QUOTED = 90  # letters of a row
 _SHOWN = 3  # skipped lines that a note quotes
+# Letters of a line that is read as a row or a log: patterns with brackets take the square of a line's length.
+_LONGEST_LINE = 5_000
 # `n=3` counts runs and `top-k 20` sampled tokens: neither is a length of drafts.
 _GAMMA = re.compile(
     r"(?:n[-_ ]?max|draft[-_ ]?(?:n[-_ ]?)?max|gamma|γ|depth|num[-_ ]spec\w*[-_ ]tokens|--draft"
@@ -51,7 +53,8 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
     Raises: TableError where there are none, or a table is not whole.
     """
     text = _text_of(data, source)
-    lines = text.splitlines()
+    whole = text.splitlines()
+    lines = [line if len(line) <= _LONGEST_LINE else "" for line in whole]
     logged, skipped = log_rows(lines)
     found = [*_markdown(lines), *_ruled(lines), *_tabbed(lines), *logged, *_json(text), *_sql(lines)]
     found = found or list(_delimited(lines, source))
@@ -80,6 +83,9 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
         first = "; ".join(f"line {number}: {lines[number - 1].strip()[:60]}" for number in skipped[:_SHOWN])
         more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
         notes.append(f"{len(skipped)} lines of the log were skipped: {first}{more}.")
+    if lines != whole:
+        too_long = ", ".join(str(number) for number, line in enumerate(whole, 1) if len(line) > _LONGEST_LINE)
+        notes.append(f"Lines of over {_LONGEST_LINE:,} letters were read as JSON only: {too_long[:_QUOTED]}.")
     if seen:
         notes.append(f"Tables without a column of decode speeds were passed over ({'; '.join(seen[:_SHOWN])}).")
     rows.sort(key=lambda row: row.line)
