@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,9 +37,7 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
         entry = known.get(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
-        # Some network file systems report no blocks at all.
-        n_on_disc = 512 * getattr(status, "st_blocks", 0) or status.st_size
-        if status.st_size > _LARGE_BYTES and 2 * n_on_disc < status.st_size:
+        if status.st_size > _LARGE_BYTES and _is_mostly_a_hole(path, status):
             raise InputError(f"{path} is mostly a hole: no model, or a download that broke off.", hint="Get it again.")
         sha256 = digest(path, on_bytes)
     except OSError as error:
@@ -60,6 +59,15 @@ def digest(path: Path, on_bytes: OnBytes | None = None) -> str:
             if on_bytes is not None:
                 on_bytes(done, n_bytes)
     return running.hexdigest()
+
+
+def _is_mostly_a_hole(path: Path, status: os.stat_result) -> bool:
+    n_on_disc = 512 * getattr(status, "st_blocks", 0)
+    if n_on_disc:
+        return 2 * n_on_disc < status.st_size
+    # A file system that reports no blocks of any file, or a file without any: a hole begins with zeros.
+    with path.open("rb") as file:
+        return not any(file.read(_CHUNK_BYTES))
 
 
 def _place() -> Path:

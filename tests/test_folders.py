@@ -149,6 +149,10 @@ def test_a_large_file_that_is_mostly_a_hole_is_not_hashed_for_hours(tmp_path: Pa
     os.truncate(hollow, 1 << 40)
     with pytest.raises(InputError, match="mostly a hole"):
         file_sha256(hollow)
+    with hollow.open("r+b") as file:  # a download of several parts that broke off
+        file.write(b"GGUF")
+    with pytest.raises(InputError, match="mostly a hole"):
+        file_sha256(hollow)
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_write_and_what_a_living_one_writes_is_not(
