@@ -94,7 +94,7 @@ generated: $(VENV)/.developer ## Write every page and file that is generated fro
 
 docs: generated ## Write what is generated and build the pages into site/
 	@$(BIN)/mkdocs build
-	@for record in studies/*.record*.gz; do $(BIN)/mlsd record "$$record" --into site/results/study.sqlite || exit 1; done
+	@for record in studies/*.record*.gz; do $(BIN)/mlsd record import "$$record" --into site/results/study.sqlite || exit 1; done
 	@$(BIN)/mlsd report --db site/results/study.sqlite -o site/results
 
 clean: ## Remove what the targets made, except results

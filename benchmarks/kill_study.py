@@ -142,7 +142,7 @@ class Written(Study):
         self.folder = folder / f"record{number}"
         self.folder.mkdir()
         self._file = self.folder / "x.record.gz"
-        write = ["record", str(folder / "whole.sqlite"), "-o", str(self._file), "--force"]
+        write = ["record", "write", str(folder / "whole.sqlite"), "-o", str(self._file), "--force"]
         self.command = [sys.executable, "-m", "mlsd", *write]
 
     def written(self) -> list[Path]:

@@ -37,9 +37,9 @@ DRAFT = ModelRef(id="draft", sha256="d" * 64, n_bytes=10**8)
 PROMPTS = ("factual", "code", "reasoning", "chinese")
 GAMMAS = (0, 4, 8, 16)
 COMMANDS = (
-    "results", "results --trials --all", "results --trials --json", "results 5", "audit", "results --claims",
-    "results --fits", "advise tiny-moe --chip M1", "results --format csv -o {out}.csv",
-    "results --format json -o {out}.json", "report -o {out}", "record {db} -o {out}.record",
+    "results", "results trials --all", "results trials --json", "results trial 5", "audit study", "results claims",
+    "results fits", "advise tiny-moe --chip M1", "results export csv -o {out}.csv",
+    "results export json -o {out}.json", "report -o {out}", "record write {db} -o {out}.record",
 )  # fmt: skip
 
 

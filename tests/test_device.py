@@ -117,7 +117,7 @@ def test_a_tiny_suite_b_is_valid(device: Device, tmp_path: Path) -> None:
     small = ("--prompt", "code", "--repeats", 1, "--n-predict", 16, "--gamma", "4,16", "--n-threads", 1)
     found = device.json("run", "B", "--profile", "tiny", *small, "--db", "b.sqlite", place=tmp_path)
     assert (found["outcome"]["n_ok"], found["outcome"]["n_failed"]) == (6, 0)
-    listed = device.mlsd("results", "--trials", "--db", "b.sqlite", place=tmp_path)
+    listed = device.mlsd("results", "trials", "--db", "b.sqlite", place=tmp_path)
     assert listed.returncode == 0 and "INVALID" not in listed.stdout
 
 

@@ -19,7 +19,8 @@ import pytest
 from nbclient import NotebookClient
 
 import mlsd
-from mlsd.cli.main import COMMANDS, GONE, cli
+from mlsd.cli.help import CommandGroup
+from mlsd.cli.main import COMMANDS, cli
 from mlsd.hardware.budget import mac_budget
 from mlsd.measure.parent.checks import WARNINGS
 from mlsd.measure.parent.compare import OUTPUT
@@ -181,7 +182,7 @@ def texts() -> Iterator[tuple[Path, str]]:
 
 def shown() -> Iterator[tuple[Path, list[str]]]:
     """The words of each command in these texts, without `mlsd`; in a page also of those in marks without it."""
-    names = "|".join((*COMMANDS, *GONE))
+    names = "|".join(COMMANDS)
     for path, text in texts():
         found = re.findall(r"`mlsd\s+([^`]+)`", text) + re.findall(rf"(?<!`)\bmlsd +((?:{names})\b[^`;&|\n]*)", text)
         if path in PAGES.values():
@@ -195,6 +196,7 @@ def unknown(words: list[str]) -> str | None:
     command: click.Command = cli
     while words and not re.fullmatch("[A-Z]+", words[0]):
         context = click.Context(command, **cli.context_settings)
+        words = command.named(words) if isinstance(command, CommandGroup) else words
         try:
             _, words, _ = command.make_parser(context).parse_args(words)
         except click.BadOptionUsage:  # the value of its last option is left out

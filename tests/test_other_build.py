@@ -54,8 +54,6 @@ def test_the_self_check_holds(build: Build, tmp_path: Path) -> None:
 def test_the_suite_of_mixtures_is_lossless(build: Build, tmp_path: Path) -> None:
     quick = ("--profile", "tiny", "--repeats", "1", "--gamma", "1,4,32", "--prompt", "code", "--pull", "--yes")
     run(build, "mlsd", "run", "B", *quick, "--db", "b.sqlite", folder=tmp_path)
-    found = json.loads(run(build, "mlsd", "results", "--trials", "--db", "b.sqlite", "--json", folder=tmp_path))[
-        "trials"
-    ]
+    found = json.loads(run(build, "mlsd", "results", "trials", "--db", "b.sqlite", "--json", folder=tmp_path))["trials"]
     assert len(found) >= 8
     assert {(row["status"], row["verdict"]) for row in found} <= {("valid", "lossless"), ("valid", "near_tie")}

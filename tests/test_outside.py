@@ -51,12 +51,12 @@ def test_a_file_is_read_as_far_as_it_states(tmp_path: Path, monkeypatch: pytest.
         ("bench", "tiny-dense", "--drafter", "pld", "--prompt", "{pipe}.txt"),
         ("models", "make", "synth", "{pipe}.json", "-o", "x.gguf"),
         ("models", "make", "noise", "{pipe}.gguf", "--noise", "0.1", "-o", "x.gguf"),
-        ("record", "{pipe}.record.gz"),
+        ("record", "check", "{pipe}.record.gz"),
         ("report", "--db", "{pipe}.sqlite"),
         ("lab", "join", "127.0.0.1:1", "--certificate", "{pipe}.pem"),
-        ("record", "/dev/zero"),
+        ("record", "check", "/dev/zero"),
         ("audit", "/dev/zero"),
-        ("record", "/dev/zero", "--into", "x.sqlite"),
+        ("record", "import", "/dev/zero", "--into", "x.sqlite"),
     ],
 )
 def test_a_pipe_or_a_device_as_a_file_is_one_message(mlsd: Mlsd, words: tuple[str, ...], tmp_path: Path) -> None:  # noqa: F811

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from mlsd.cli.help import show_all
 from mlsd.cli.main import SECTIONS, cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
@@ -29,13 +30,14 @@ def _with_heading(command: click.Command, path: str, level: int) -> Iterator[str
     yield f"{'#' * level} {path}"
     yield from _help(command, path)
     if isinstance(command, click.Group):
-        for name, inner in sorted(command.commands.items()):
+        for name, inner in command.commands.items():
             yield from _with_heading(inner, f"{path} {name}", level + 1)
 
 
 def _help(command: click.Command, path: str) -> Iterator[str]:
     settings = {"help_option_names": ["-h", "--help"]}
     context = click.Context(command, info_name=path, terminal_width=_WIDTH, max_content_width=_WIDTH, **settings)  # type: ignore[arg-type]
+    show_all(context)
     yield f"```text\n{command.get_help(context)}\n```"
 
 

@@ -152,7 +152,7 @@ Planned = _object(
 
 
 def _listed_trial() -> Any:
-    """A row of `mlsd results --trials` and of `--format`."""
+    """A row of `mlsd results trials` and of `mlsd results export json`."""
     types: dict[str, Any] = {"string": str, "Int64": int, "float64": float, "boolean": bool}
     kinds = dict.fromkeys(COLUMNS, str) | dict.fromkeys(("draft_prefill_ns", "load_ns", "rows"), int)
     kinds |= dict.fromkeys(("temperature", "acceptance_by_position"), float) | dict.fromkeys(("timed", "control"), bool)
@@ -247,10 +247,15 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "advise": Advise,
     "run": (StudyResult, LabStudyResult, Planned),
     "report": (Written,),
-    "results": (Arms, EarlierStudy, Trials, list[ShownTrial], Fitted, list[ClaimVerdict]),
+    "results arms": Arms,
+    "results against": EarlierStudy,
+    "results trials": Trials,
+    "results trial": list[ShownTrial],
+    "results claims": list[ClaimVerdict],
+    "results fits": Fitted,
     "lab status": LabStatus,
-    "record": list[Verification],
-    "audit": Audited,
+    "record check": list[Verification],
+    **dict.fromkeys(("audit table", "audit study", "audit published", "audit speed"), Audited),
     "compare": _with(
         Comparison,
         "Compared",
@@ -260,7 +265,9 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
         findings=list[_FINDING],
         stages=tuple[StageTime, ...],
     ),
-    "calibrate": (Calibrated, Bandwidth, Broken),
+    "calibrate passes": Calibrated,
+    "calibrate memory": Bandwidth,
+    "calibrate parts": Broken,
     "models list": list[Listing],
     "models show": dict[str, Any],  # what is known of Listing and of the manifest's entry
     "models pull": list[CheckedModel],

@@ -289,7 +289,7 @@ PASSES: tuple[Field, ...] = (  # of a `TimedPass`
 
 
 BANDWIDTH: tuple[Field, ...] = (  # of a `Pass`
-    text("source", "plain decoding, timed passes, known bytes (calibrate --memory), plain read", lambda p: p.source),
+    text("source", "plain decoding, timed passes, known bytes (calibrate memory), plain read", lambda p: p.source),
     text("model", "id of the model, quantization, or threads of a plain read", lambda p: p.model),
     count("k", "positions in the pass", lambda p: p.k),
     *ends("ms", "time of the pass", lambda p: p.ms),
@@ -425,5 +425,5 @@ def made(rows: Iterable[Any], fields: Iterable[Field]) -> pd.DataFrame:
         return pd.DataFrame.from_records(records, columns=list(types)).astype(types)
     except (TypeError, ValueError) as error:
         raise AnalysisError(
-            f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results --check."
+            f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results check."
         ) from error

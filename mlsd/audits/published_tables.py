@@ -12,7 +12,7 @@ import msgspec
 
 from mlsd.audits.cells import rows_of
 from mlsd.audits.rows import AuditContext, AuditRow
-from mlsd.errors import TableError
+from mlsd.errors import TableError, choose
 from mlsd.records import Record
 
 _FOLDER = Path(__file__).parent / "published"
@@ -107,7 +107,7 @@ def names() -> list[str]:
 def load(name: str) -> PublishedStudy:
     """Read a study. Raises TableError when there is none of that name."""
     if name not in names():
-        raise TableError(f"No published study is called {name!r}.", hint=f"There are: {', '.join(names())}.")
+        raise TableError(f"No published study is called {name!r}.", hint=choose(name, names()))
     return msgspec.toml.decode((_FOLDER / f"{name}.toml").read_bytes(), type=PublishedStudy)
 
 

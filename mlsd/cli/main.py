@@ -11,17 +11,15 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
 from typing import NoReturn, TextIO
 
 import click
 
 from mlsd.cli import output
-from mlsd.errors import MlsdError, did_you_mean
-from mlsd.folders import asset_path
+from mlsd.cli.help import CommandGroup, complete, write_examples
+from mlsd.errors import MlsdError
 from mlsd.names import clean
-from mlsd.outside import parse_toml
 from mlsd.version import __version__
 
 # section -> command -> one line; each is the command of this name in a module of mlsd.cli.commands.
@@ -51,22 +49,9 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
 }
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-GONE = {  # until the next release but one
-    "plan": "run SUITES --dry-run",
-    "fit": "results --fits",
-    "claims": "results --claims",
-    "export": "results --format csv -o FILE",
-    "import": "record FILE --into DB",
-    "probe": "doctor MODEL",
-    "builds": "doctor --builds",
-    "bandwidth": "calibrate --memory",
-    "breakdown": "calibrate MODEL --parts",
-    "methods": "models methods",
-    "tune": "bench TARGET --drafter METHOD --search 20",
-}
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -76,19 +61,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"mlsd.cli.commands.{cmd_name}"), cmd_name)
-        _complete(command, ctx, f"mlsd {cmd_name}")
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first word; an unknown one is answered with similar names."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            if args[0] in GONE:
-                raise click.UsageError(f"`mlsd {args[0]}` is `mlsd {GONE[args[0]]}` now.", ctx)
-            hint = did_you_mean(args[0], COMMANDS) or "`mlsd --help` lists the commands."
-            raise click.UsageError(f"No such command {args[0]!r}. {hint.rstrip()}", ctx)
-        return super().resolve_command(ctx, args)
+        return complete(command, f"mlsd {cmd_name}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
@@ -96,33 +69,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples("mlsd", ctx, formatter)
-
-
-def examples() -> dict[str, list[str]]:
-    """Two commands for the help of each command, by its path."""
-    return {path: str(text).splitlines() for path, text in parse_toml(asset_path("examples.toml").read_bytes()).items()}
-
-
-def _write_examples(path: str, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    with formatter.section("Examples"):
-        for line in examples()[path]:
-            formatter.write(f"  {line}\n")  # one line each: it can be copied
-
-
-def _complete(command: click.Command, ctx: click.Context, path: str) -> None:
-    """Add -q, -v, --wide and the examples to a command, or to every command of a group."""
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
-            _complete(inner, ctx, f"{path} {name}")
-    command.format_epilog = partial(_write_examples, path)  # type: ignore[method-assign]
-    if "quiet" not in {parameter.name for parameter in command.params}:
-        for names, callback, help in (
-            (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
-            (("-v", "--verbose"), output.choose_verbosity, "Print more; on an error, the traceback."),
-            (("--wide",), output.choose_columns, "Show every column of a table, however narrow the terminal."),
-        ):
-            command.params.append(click.Option(names, is_flag=True, expose_value=False, callback=callback, help=help))
+        write_examples("mlsd", ctx, formatter)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlsd.engine.context import check_threads
+from mlsd.errors import InputError, choose
 from mlsd.planning.job import ModelFile, file_of
 from mlsd.records import EngineOptions, Sampling
 
@@ -161,7 +162,10 @@ drafters_option = drafter_option(
     multiple=True,
 )
 gammas_option = _Option(
-    "--gamma", "gammas", type=integers(), help="Most tokens proposed per round [default: the preset's, else 4]."
+    "--gamma",
+    "gammas",
+    type=integers(),
+    help="Draft length: most tokens proposed per round [default: the preset's, else 4].",
 )
 prompt_option = _Option(
     "--prompt",
@@ -181,6 +185,7 @@ n_threads_option = click.option(
 repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
 until_option = _Option("--until", type=UNTIL)
 budget_option = _Option("--budget-s", type=Real(min=0, min_open=True), help="Begin no block after it.")
+depths_option = _Option("--depth", "depths", type=integers())
 rows_option = _Option("--rows", type=integers(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
 seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)
@@ -251,7 +256,7 @@ def request_options(command: F) -> F:
     def with_request(*arguments: Any, until: float | None, budget_s: float | None, **options: Any) -> Any:
         from mlsd.planning.request import Goal
 
-        if "search" in options:
+        if "n_settings" in options:
             options["budget_s"] = budget_s
         elif until is None and budget_s is not None:
             raise click.UsageError("--budget-s needs --until.")
@@ -307,6 +312,15 @@ def refuse(ctx: click.Context, names: Iterable[str], when: bool, of: str) -> Non
     given = [p for p in ctx.command.params if p.name in names and was_given(ctx, p.name)] if when else []
     if given:
         raise click.UsageError(f"{', '.join(max(one.opts, key=len) for one in given)}: only for {of}.")
+
+
+def known_name(what: str, name: str | None, known: Iterable[str]) -> str | None:
+    """A name as it is known, in whichever case it was given. Raises: InputError with similar names and the list."""
+    names = {each.lower(): each for each in sorted(known)}
+    if name is None or name.lower() in names:
+        return name and names[name.lower()]
+    hint = choose(name, names.values()) if names else ""
+    raise InputError(f"There is no {what} called {name!r} here.", hint=hint)
 
 
 def was_given(ctx: click.Context, name: str) -> bool:

@@ -171,7 +171,7 @@ def opened_study(path: Path) -> Iterator[Store]:
 @contextmanager
 def opened_record(path: Path) -> Iterator[RecordFile]:
     """Raises: TableError for a file that is not a record, or of another version of mlsd."""
-    hint = "Give a file that `mlsd record DB` wrote."
+    hint = "Give a file that `mlsd record write DB` wrote."
     packed = read_given(path, TableError, hint)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:

@@ -62,7 +62,7 @@ def facts(
         "efficiency_cores": "the physical cores could not be counted",
         "gpu_cores": no_apple,
         "wired_limit_bytes": "macOS only",
-        "peak_bandwidth_gb_s": "known for Apple's chips only; `mlsd calibrate --memory` measures it",
+        "peak_bandwidth_gb_s": "known for Apple's chips only; `mlsd calibrate memory` measures it",
     }
     environment = Environment(
         host="",

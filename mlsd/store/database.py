@@ -44,7 +44,7 @@ _FAILURES = {
         "{path} refused a row: {error}.", "The same measurement may have been written by another run."
     ),
 }  # fmt: skip
-_ANY_FAILURE = ("{path}: {error}.", "Check the disk, and the file with `mlsd results --check`.")
+_ANY_FAILURE = ("{path}: {error}.", "Check the disk, and the file with `mlsd results check`.")
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def damaged(where: str, why: object) -> StoreError:
     """The error of a value that mlsd did not write so."""
     return StoreError(
         f"In the results database {where} cannot be read: {why}.",
-        hint="It was edited or damaged: restore a copy, or look at the file with `mlsd results --check`.",
+        hint="It was edited or damaged: restore a copy, or look at the file with `mlsd results check`.",
     )
 
 

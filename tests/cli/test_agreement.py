@@ -219,7 +219,7 @@ def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd
         answer.text: answer.words for answer in study.answers if answer.best and answer.best.question.suite == "bench"
     }
     assert all(shown[answer.text] == answer.words for answer in benched.answers if answer.text == "factual")
-    fitted = json.loads(mlsd("results", "--fits", "--db", benched.database, "--json").out)["arms"]
+    fitted = json.loads(mlsd("results", "fits", "--db", benched.database, "--json").out)["arms"]
     for one in arms:
         assert json.loads(json.dumps(_builtins(one))) in fitted
     exported(mlsd, Path(benched.database), arms, tmp_path)
@@ -231,7 +231,7 @@ def _builtins(one: ArmResult) -> Any:
 
 def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> None:
     """A table of trials holds the pairs that each ratio is the mean of, and the rates of each trial."""
-    assert mlsd("results", "--format", "csv", "--db", db, "-o", folder / "t.csv").code == 0
+    assert mlsd("results", "export", "csv", "--db", db, "-o", folder / "t.csv").code == 0
     with (folder / "t.csv").open(encoding="utf-8") as file:
         tok_s = {int(row["trial_id"]): float(row["decode_tok_s"]) for row in csv.DictReader(file)}
     for one in arms:
@@ -256,7 +256,7 @@ def test_suites_say_the_same_on_every_surface_and_other_sessions_change_nothing(
     for one in study.results:
         if one.question.suite in "BD":
             assert one.ratio == own[one.question, one.name]
-    for one in json.loads(mlsd("results", "--fits", "--db", suites, "--json").out)["arms"]:
+    for one in json.loads(mlsd("results", "fits", "--db", suites, "--json").out)["arms"]:
         assert one in [json.loads(json.dumps(_builtins(arm))) for arm in study.pooled]
     pooled = [one for one in study.pooled if not one.is_plain]
     assert all("workloads pooled" in one.text for one in pooled if one.question.suite == "B")

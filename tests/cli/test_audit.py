@@ -14,16 +14,16 @@ def run(*arguments: str) -> Result:
 
 
 def test_the_study_is_audited_by_name_and_its_impossible_rows_are_printed() -> None:
-    result = run("--published", "study")
+    result = run("published", "study")
     assert result.exit_code == 0
     assert "impossible  22 rows: round shorter than its parts\n    table 5: moe_q4" in result.output
     assert "and 19 more (--all names them)" in result.output
-    assert run("--published", "study", "--all").output.count("impossible  table 5:") == 18
+    assert run("published", "study", "--all").output.count("impossible  table 5:") == 18
     assert "31 rows: 6 possible, 0 suspicious, 25 impossible" in result.output
 
 
 def test_json_gives_each_row_its_identity_verdict_and_rules() -> None:
-    document = json.loads(run("--published", "small-models", "--json").stdout)
+    document = json.loads(run("published", "small-models", "--json").stdout)
     assert len(document["rows"]) == sum(document["counts"].values()) == 200
     row = next(row for row in document["rows"] if row["identity"].get("prompt") == "translation")
     assert set(row) == {"identity", "verdict", "rules", "missing", "round_cost"}
@@ -57,15 +57,15 @@ def test_no_cell_of_a_table_is_markup_or_steers_the_terminal(tmp_path: Path) -> 
 
 
 def test_published_without_a_name_lists_what_ships() -> None:
-    result = run("--published")
+    result = run("published")
     assert result.exit_code == 0
     assert "mac-2026 " in result.output and "EAGLE and EAGLE-3 in vLLM" in result.output
-    assert any(note.startswith("mac-2026: ") for note in json.loads(run("--published", "--json").stdout)["notes"])
+    assert any(note.startswith("mac-2026: ") for note in json.loads(run("published", "--json").stdout)["notes"])
 
 
 def test_a_database_and_standard_input_are_audited_as_a_file_is(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
-    assert run(str(path)).output == run("--db", str(path)).output
+    assert run(str(path)).output == run("study", "--db", str(path)).output
     text = HEADER + "m,none,0,64,50.0,\nm,d,4,64,90.0,0.01\n"
     piped = CliRunner().invoke(cli, ["audit", "-", "--strict"], input=text)
     assert piped.exit_code == 1 and "Audit of standard input" in piped.output

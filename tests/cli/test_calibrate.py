@@ -74,7 +74,7 @@ PARTS = ("--n-threads", "1", "--repeats", "1", "--depth", "16", "--rows", "1,3",
 
 def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd: Mlsd, tiny: Path) -> None:
     ran = mlsd(
-        "calibrate", "--parts", tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise01.gguf", "--json", *PARTS
+        "calibrate", "parts", tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise01.gguf", "--json", *PARTS
     )
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
@@ -89,7 +89,7 @@ def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd
 
 def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:
     database = tmp_path / "b.sqlite"
-    ran = mlsd("calibrate", "--parts", tiny / "llama.gguf", "--drafter", "pld", "--gamma", 3, "--db", database, *PARTS)
+    ran = mlsd("calibrate", "parts", tiny / "llama.gguf", "--drafter", "pld", "--gamma", 3, "--db", database, *PARTS)
     assert ran.code == 0, ran.err
     for word in ("LM head", "attention", "look-up", "with a proposal", "target's trim"):
         assert word in ran.out

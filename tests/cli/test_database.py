@@ -13,7 +13,7 @@ from tests.analysis.studies import MACHINE, MOE, blocks, write
 from tests.cli.conftest import Mlsd
 
 STUDIES = Path(__file__).parents[2] / "studies"
-READERS = (*(f"results{view}" for view in ("", " --trials", " --fits", " --claims", " --format csv")), "report -o page")
+READERS = (*(f"results{view}" for view in ("", " trials", " fits", " claims", " export csv")), "report -o page")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_of_several_studies_the_one_measured_into_last_is_meant_and_named(mlsd: 
     os.utime(results / "later.sqlite", (1_000_000_000,) * 2)
     assert newest_study() == results / "later.sqlite"
     assert "Reading results/later.sqlite, the newest of 2 databases" in mlsd("results").err
-    assert mlsd("results", "--fits").err.count("Reading") == 1
+    assert mlsd("results", "fits").err.count("Reading") == 1
     with Store.open(results / "mine.sqlite"), Store.open(results / "mine.sqlite") as store:
         store.begin_run(MACHINE, {}, seed=0)
         assert newest_or_new() == results / "mine.sqlite", "the run is in the log, which the other connection keeps"
@@ -59,10 +59,10 @@ def test_looking_for_the_newest_changes_no_file(results: Path) -> None:
 
 
 def test_what_was_imported_last_hides_no_trials_and_takes_no_measurement(mlsd: Mlsd, results: Path) -> None:
-    brought = mlsd("record", next(STUDIES.glob("*.record.gz")), "--into", "results/record.sqlite")
+    brought = mlsd("record", "import", next(STUDIES.glob("*.record.gz")), "--into", "results/record.sqlite")
     assert brought.code == 0, brought.err
     assert newest_study() == newest_or_new() == results / "mine.sqlite"
-    assert mlsd("results", "--claims").code == 0
+    assert mlsd("results", "claims").code == 0
     (results / "mine.sqlite").unlink()
     assert newest_or_new() == results / "bench.sqlite"
     assert newest_study() == results / "record.sqlite"

@@ -15,7 +15,8 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from mlsd.cli.main import COMMANDS, GONE, SECTIONS, cli, examples, main
+from mlsd.cli.help import CommandGroup, examples, is_shown
+from mlsd.cli.main import COMMANDS, SECTIONS, cli, main
 from mlsd.cli.options import Real, Whole
 from tests.cli.conftest import Mlsd, parsed
 
@@ -53,7 +54,7 @@ def test_one_name_means_one_thing_on_every_command() -> None:
         flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
         for letter, name in short.items():
             assert (letter in flags) == (name in flags), (words, letter)
-        assert {"--quiet", "--verbose"} <= flags, words
+        assert {"--quiet", "--verbose", "--help-all"} <= flags, words
         assert all(len(flag) > 2 or flag in short for flag in flags), words
 
 
@@ -100,7 +101,7 @@ def test_output_that_nobody_reads_any_more_ends_the_command_in_silence() -> None
 
 
 @pytest.mark.parametrize(
-    "command", [("results", "--format", "csv", "--db", "{}"), ("report", "--db", "{}"), ("audit", "{}")]
+    "command", [("results", "export", "csv", "--db", "{}"), ("report", "--db", "{}"), ("audit", "{}")]
 )
 def test_a_name_that_is_too_long_is_one_message(mlsd: Mlsd, command: tuple[str, ...]) -> None:
     done = mlsd(*(word.format("x" * 5000) for word in command))
@@ -153,13 +154,6 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
     assert "complete" in script
 
 
-@pytest.mark.parametrize("name", GONE)
-def test_a_command_that_is_gone_names_the_one_in_its_place_which_parses(mlsd: Mlsd, name: str) -> None:
-    ran = mlsd(name, "whatever", "--json")
-    assert ran.code == 2 and f"`mlsd {name}` is `mlsd {GONE[name]}` now." in ran.err
-    assert name not in COMMANDS and parsed(f"mlsd {GONE[name]}")
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -206,15 +200,17 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = examples()
 # Examples that need a model of the reader's, a server, another machine or minutes; what is fitted runs once.
 NOT_RUN = re.compile(
-    r"\.gguf\b|://|self-check|\.store|mac-32gb|--memory|--builds|^mlsd (demo|lab|compare|report|run A"
-    r"|record tiny|results --fits --db|models (pull|clean|make (noise|tiny -o)))"
+    r"\.gguf\b|://|self-check|\.store|mac-32gb|--builds|^mlsd (demo|lab|compare|report|run A"
+    r"|record (write|check) tiny|record import a|results against|calibrate memory|results fits --db"
+    r"|models (pull|clean|make (noise|tiny -o)))"
 )
 
 
 WORDS = r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*"
+MOST_SHOWN = 15  # options of one help
 
 
-def test_every_help_is_in_words_and_ends_with_two_examples_that_parse() -> None:
+def test_every_help_says_first_what_it_prints_and_ends_with_two_examples_that_parse() -> None:
     found = {"mlsd": cli, **{" ".join(("mlsd", *words)): command for words, command in commands(cli)}}
     assert found.keys() == EXAMPLES.keys()
     for path, command in found.items():
@@ -222,6 +218,7 @@ def test_every_help_is_in_words_and_ends_with_two_examples_that_parse() -> None:
         help_text = command.get_help(context)
         assert "#" not in help_text, "zsh of a Mac takes no comment at its prompt"
         assert not re.search(r"<=|>=|RANGE", help_text), path
+        assert path == "mlsd" or re.match("Print |Write ", command.help or ""), (path, command.help)
         assert help_text.splitlines()[-3:] == ["Examples:", *(f"  {line}" for line in EXAMPLES[path])]
         assert max(map(len, help_text.splitlines())) <= 80, path
         for parameter in command.params:
@@ -229,6 +226,23 @@ def test_every_help_is_in_words_and_ends_with_two_examples_that_parse() -> None:
             assert re.fullmatch(WORDS, metavar)
         for line in EXAMPLES[path]:
             assert parsed(line).startswith(path), line
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), commands(cli), ids=lambda one: " ".join(one) if type(one) is tuple else ""
+)
+def test_help_shows_few_options_in_their_sections_and_help_all_every_one(
+    mlsd: Mlsd, words: tuple[str, ...], command: click.Command
+) -> None:
+    few, all_ = (mlsd(*words, flag).out for flag in ("--help", "--help-all"))
+    declared = command.default.params if isinstance(command, CommandGroup) and command.default else command.params
+    options = [option for option in declared if isinstance(option, click.Option)]
+    assert len([option for option in options if is_shown(option)]) <= MOST_SHOWN
+    for option in options:
+        flag = rf"^  (--?[a-z-]+, )?{option.opts[-1]}\b"
+        assert bool(re.search(flag, few, re.MULTILINE)) == is_shown(option), option.opts
+        assert re.search(flag, all_, re.MULTILINE), option.opts
+    assert {"  --json", "  --db"}.isdisjoint(few.partition("Output:")[0].splitlines())
 
 
 def test_the_makefile_prints_no_comment_either() -> None:
@@ -240,8 +254,8 @@ def test_the_makefile_prints_no_comment_either() -> None:
 @pytest.mark.heavy
 def test_examples_that_need_neither_model_nor_server_run(mlsd: Mlsd) -> None:
     shutil.copy(next((ROOT / "studies").glob("*.record.gz")), "study.record.gz")
-    assert mlsd("record", "study.record.gz", "--into", "results/tiny.sqlite").code == 0
-    assert mlsd("results", "--format", "csv", "-o", "table.csv").code == 0
+    assert mlsd("record", "import", "study.record.gz", "--into", "results/tiny.sqlite").code == 0
+    assert mlsd("results", "export", "csv", "-o", "table.csv").code == 0
     lines = dict.fromkeys(line for pair in EXAMPLES.values() for line in pair if not NOT_RUN.search(line))
     for line in lines:
         ran = mlsd(*shlex.split(line)[1:])

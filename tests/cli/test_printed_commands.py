@@ -93,9 +93,9 @@ def test_what_runs_records_and_reports_print_runs(mlsd: Mlsd, tmp_path: Path) ->
     run_all(mlsd, mlsd("run", "B", "--profile", "tiny", *few, "--db", db))
     run_all(mlsd, mlsd("results", "--db", db))
     run_all(mlsd, mlsd("report", "--db", db, "-o", tmp_path / "page"))
-    run_all(mlsd, mlsd("record", db, "-o", tmp_path / "a study.record.gz"))
-    run_all(mlsd, mlsd("record", tmp_path / "a study.record.gz", "--into", tmp_path / "their study.sqlite"))
-    run_all(mlsd, mlsd("calibrate", "tiny-dense", "--parts", "--repeats", 1, "--n-threads", 1, "--db", db))
+    run_all(mlsd, mlsd("record", "write", db, "-o", tmp_path / "a study.record.gz"))
+    run_all(mlsd, mlsd("record", "import", tmp_path / "a study.record.gz", "--into", tmp_path / "their study.sqlite"))
+    run_all(mlsd, mlsd("calibrate", "parts", "tiny-dense", "--repeats", 1, "--n-threads", 1, "--db", db))
 
 
 def child(line: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -39,12 +39,12 @@ def record(study: Path, tmp_path: Path) -> Path:
 
 def test_a_study_is_recorded_checked_and_imported_as_it_was(mlsd: Mlsd, study: Path, tmp_path: Path) -> None:
     file, db = tmp_path / "a.record.gz", tmp_path / "imported.sqlite"
-    assert mlsd("record", study, "-o", file).code == 0
-    checked = mlsd("record", file)
+    assert mlsd("record", "write", study, "-o", file).code == 0
+    checked = mlsd("record", "check", file)
     assert checked.code == 0, checked.out
     assert "decoded again: 8 outputs" in checked.out
-    assert mlsd("record", file, "--into", db).code == 0
-    again = mlsd("record", file, "--into", db)
+    assert mlsd("record", "import", file, "--into", db).code == 0
+    again = mlsd("record", "import", file, "--into", db)
     assert "0 trials" in again.err and "8 known already" in again.err
     with Store.open(study, read_only=True) as ours, Store.open(db, read_only=True) as theirs:
         plain = [msgspec.structs.replace(stored.trial, text=None) for stored in ours.trials()]
@@ -62,14 +62,14 @@ def test_a_database_alone_becomes_a_record_beside_it_equal_ones_equal_files_and_
 ) -> None:
     db, record = tmp_path / "mine.sqlite", tmp_path / "mine.record.gz"
     db.write_bytes(study.read_bytes())
-    made = mlsd("record", db)
+    made = mlsd("record", "write", db)
     assert made.code == 0 and "studies/ of a pull request" in made.err
-    assert mlsd("record", record).code == 0
-    again = mlsd("record", db)
+    assert mlsd("record", "check", record).code == 0
+    again = mlsd("record", "write", db)
     assert again.code == 2 and "mine.record.gz exists" in again.err and "--force" in again.err
     data = record.read_bytes()
-    assert mlsd("record", study, "-o", record).code == 2
-    assert mlsd("record", study, "-o", record, "--force").code == 0
+    assert mlsd("record", "write", study, "-o", record).code == 2
+    assert mlsd("record", "write", study, "-o", record, "--force").code == 0
     assert record.read_bytes() == data
 
 
@@ -91,18 +91,18 @@ def test_a_race_that_dropped_an_arm_passes_its_own_check(
     with Store.open(db, read_only=True) as store:
         assert sorted({s.trial.repeat for s in store.trials(rounds=False) if s.trial.gamma == 2}) == [0, 1]
         assert max(stored.trial.repeat for stored in store.trials(rounds=False)) == 3
-    assert mlsd("record", db, "-o", file).code == 0
-    checked = mlsd("record", file)
+    assert mlsd("record", "write", db, "-o", file).code == 0
+    checked = mlsd("record", "check", file)
     assert checked.code == 0, checked.out
-    assert mlsd("record", file, "--into", tmp_path / "theirs.sqlite").code == 0
+    assert mlsd("record", "import", file, "--into", tmp_path / "theirs.sqlite").code == 0
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)
 def test_every_published_record_can_be_as_it_says_and_makes_its_page(mlsd: Mlsd, path: Path, tmp_path: Path) -> None:
-    checked = mlsd("record", path, "--sample", 2)
+    checked = mlsd("record", "check", path, "--sample", 2)
     assert checked.code == 0, checked.out
-    assert mlsd("record", path, "--into", tmp_path / "s.sqlite").code == 0
+    assert mlsd("record", "import", path, "--into", tmp_path / "s.sqlite").code == 0
     assert mlsd("report", "--db", tmp_path / "s.sqlite", "-o", tmp_path / "page").code == 0
     assert (tmp_path / "page" / "report.html").stat().st_size > 100_000
 
@@ -120,7 +120,7 @@ def test_a_record_names_no_folder_no_host_and_no_user(
         store.add_cases(run_id, [case(4)])
         store.add(run_id, [failed(case(4), reason="jane saw this first")])
         store.add(run_id, [failed(case(4), reason="File /home/jane/mlsd/x.py on janes-mac: jane may not")])
-    assert mlsd("record", db, "-o", file).code == 0
+    assert mlsd("record", "write", db, "-o", file).code == 0
     data = gzip.decompress(file.read_bytes())
     assert b"jane" not in data and b"/home" not in data
     assert b'"suites":["b"]' in data
@@ -140,7 +140,7 @@ def test_machines_stay_apart_and_another_ones_trials_never_count_as_done_here(
 ) -> None:
     db = tmp_path / "both.sqlite"
     for file in (record, elsewhere(record, host="f" * 16)):
-        assert mlsd("record", file, "--into", db).code == 0
+        assert mlsd("record", "import", file, "--into", db).code == 0
     with Store.open(db, read_only=True) as store:
         keys = {stored.environment_key for stored in store.trials(rounds=False)}
         counts = [sum(map(len, store.blocks(run.environment).values())) for run in store.runs()]
@@ -156,8 +156,8 @@ def test_an_output_that_the_models_do_not_give_is_found_by_decoding_it_again(mls
         record,
         trial_with("tokens", f"json('{json.dumps(invented)}')", f"json(tokens) = json('{json.dumps(tokens)}')"),
     )
-    assert mlsd("record", path, "--sample", 0).code == 0  # without a model nothing speaks against it
-    found = mlsd("record", path)
+    assert mlsd("record", "check", path, "--sample", 0).code == 0  # without a model nothing speaks against it
+    found = mlsd("record", "check", path)
     assert found.code == 1
     assert "token 7 of its output" in found.out
 
@@ -178,7 +178,7 @@ def test_sevens_behind_a_near_tie_that_nobody_measured_are_found_by_feeding_them
             f"UPDATE trial SET record = json_set(record, '$.tokens', {output}, '$.losslessness', json({verdict})) "
             f"WHERE id = {trial_id}"
         )
-    found = mlsd("record", elsewhere(record, *sevens, **card))
+    found = mlsd("record", "check", elsewhere(record, *sevens, **card))
     assert found.code == 1, found.out
     assert {int(number) for number in re.findall(r"trial (\d+): token 1 of its output is 7", found.out)} == set(firsts)
     assert "are not the model's choice" in found.out
@@ -187,10 +187,10 @@ def test_sevens_behind_a_near_tie_that_nobody_measured_are_found_by_feeding_them
 def test_a_calibrated_study_is_recorded_and_agrees_with_itself(mlsd: Mlsd, tmp_path: Path) -> None:
     shipped = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
     file = tmp_path / "calibrated.record.gz"
-    assert mlsd("record", shipped, "-o", file).code == 0
+    assert mlsd("record", "write", shipped, "-o", file).code == 0
     with opened_record(file) as opened:
         assert any(point.kind == "checkpoint" for _, point in opened.store.figures(CalibrationPoint))
-    checked = mlsd("record", file, "--sample", 2)
+    checked = mlsd("record", "check", file, "--sample", 2)
     assert checked.code == 0, checked.out
 
 
@@ -220,15 +220,15 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
         db.execute("UPDATE model SET id = 'a-model-of-mine', facts = replace(facts, 'tiny-dense', 'a-model-of-mine') "
                    "WHERE id = 'tiny-dense'")  # fmt: skip
         pack(db, mine)
-    found = mlsd("record", mine)
+    found = mlsd("record", "check", mine)
     assert found.code == 0, found.out
     assert "not decoded again: 8 trials, the model a-model-of-mine is not here" in found.out
-    named = mlsd("record", mine, "--model", asset_path("tiny/tiny-dense.gguf"), "--sample", 3)
+    named = mlsd("record", "check", mine, "--model", asset_path("tiny/tiny-dense.gguf"), "--sample", 3)
     assert "decoded again: 3 outputs" in named.out
 
 
 def test_a_record_that_contradicts_itself_is_not_imported(mlsd: Mlsd, record: Path, tmp_path: Path) -> None:
-    refused = mlsd("record", altered(record, trial_with("decode_ns", "7")), "--into", tmp_path / "x.sqlite")
+    refused = mlsd("record", "import", altered(record, trial_with("decode_ns", "7")), "--into", tmp_path / "x.sqlite")
     assert refused.code == 2
     assert "contradicts itself" in refused.err
     assert not (tmp_path / "x.sqlite").exists()
@@ -256,7 +256,7 @@ def test_what_a_server_says_stands_in_no_record(mlsd: Mlsd, tmp_path: Path) -> N
         stats = {N_TOKENS: 8.0, "draft_n": 4.0, "draft_n_accepted": 3.0}
         spoken = {"tokens": (), "rounds": (), "stats": stats, "losslessness": None}
         store.add(run_id, [trial(one, decode_ns=7_000_000, position=i, **spoken) for i, one in enumerate(cases)])
-    refused = mlsd("record", database, "-o", tmp_path / "server.record.gz")
+    refused = mlsd("record", "write", database, "-o", tmp_path / "server.record.gz")
     assert refused.code == 2 and "only trials of servers" in refused.err
 
 
@@ -276,7 +276,7 @@ def _zip(data: bytes) -> bytes:
 def test_what_is_no_record_is_one_clear_message(mlsd: Mlsd, tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "x.record.gz"
     file.write_bytes(data)
-    for line in (("record", file), ("record", file, "--into", tmp_path / "x.sqlite")):
+    for line in (("record", "check", file), ("record", "import", file, "--into", tmp_path / "x.sqlite")):
         ran = mlsd(*line)
         assert ran.code == 2
         assert "Error:" in ran.err
@@ -285,5 +285,5 @@ def test_what_is_no_record_is_one_clear_message(mlsd: Mlsd, tmp_path: Path, data
 def test_a_small_file_that_unpacks_to_much_is_refused_before_anything_is_built(mlsd: Mlsd, tmp_path: Path) -> None:
     path = tmp_path / "bomb.record.gz"
     path.write_bytes(gzip.compress(b" " * (130 << 20)))
-    ran = mlsd("record", path)
+    ran = mlsd("record", "check", path)
     assert ran.code == 2 and "unpacks to more than 134,217,728 bytes" in ran.err

@@ -1,4 +1,4 @@
-"""``mlsd results --against`` through the command line."""
+"""``mlsd results against`` through the command line."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_the_command_prints_both_plain_speeds_and_how_far_apart_they_were(mlsd: 
     new = write(tmp_path / "new.sqlite", later)
     machine = msgspec.structs.replace(MACHINE, llama_cpp_build="b8000")
     old = write(tmp_path / "old.sqlite", MADE, machine)
-    asked = ("results", "--db", str(new), "--against", str(old))
+    asked = ("results", "against", str(old), "--db", str(new))
     shown, found = mlsd(*asked, "--wide").out, json.loads(mlsd(*asked, "--json").out)
     for words in ("plain new/old", "1.00", "Measured apart, 3.0 days", "llama.cpp build b8240 instead of b8000"):
         assert words in shown
@@ -33,5 +33,5 @@ def test_a_file_that_is_no_earlier_study_ends_with_2(mlsd: Mlsd, tmp_path: Path,
         old.write_bytes(b"no database" * 500)
     elif kind == "empty":
         old.touch()
-    ran = mlsd("results", "--db", str(new), "--against", str(new if kind == "itself" else old))
+    ran = mlsd("results", "against", str(new if kind == "itself" else old), "--db", str(new))
     assert ran.code == 2 and ran.err and "Traceback" not in ran.err

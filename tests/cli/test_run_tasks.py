@@ -99,7 +99,7 @@ def test_suite_e_runs_every_method_that_the_tiny_family_can_serve(mlsd: Mlsd, tm
     methods = {cases[trial.case_id].drafter.name for trial in trials}
     assert methods >= {"none", "draft-model", "pld", "rest", "layer-skip"}
     # What was measured reaches the claims: those below have all their population in this suite and profile.
-    claims = mlsd("results", "--claims", "--db", database, "--json")
+    claims = mlsd("results", "claims", "--db", database, "--json")
     decided = {c["claim"]["id"] for c in json.loads(claims.out) if c["decision"] != "not measured"}
     assert decided >= {"acceptance-low", "moe-speedup", "smaller-draft", "retrieval-steady", "perplexity-predicts"}
     with Store.open(database, create=False) as store:

@@ -140,7 +140,7 @@ def test_a_fault_of_it_is_its_own_fails_its_row_alone_and_is_one_line(mlsd: Mlsd
     ran = mlsd("bench", "tiny-dense", "--drafter", f"./{path}:Freq", *QUICK)
     assert ran.code == 0, ran.err
     assert told in ran.err and "Traceback" not in ran.out + ran.err
-    shown = mlsd("results", "--trials", "--db", "results/bench.sqlite").out
+    shown = mlsd("results", "trials", "--db", "results/bench.sqlite").out
     assert "Traceback" not in shown and " ".join(told.split()[:4]) in " ".join(shown.split())
 
 

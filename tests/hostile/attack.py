@@ -153,9 +153,9 @@ def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
 
 _READS = (
-    ("results", "--check"), ("results",), ("results", "--trials", "--json"), ("results", "1"), ("results", "--claims",),
-    *(("results", "--format", name) for name in ("csv", "json", "llama-bench")),
-    ("audit",), ("results", "--fits",),
+    ("results", "check"), ("results",), ("results", "trials", "--json"), ("results", "trial", "1"), ("results", "fits"),
+    *(("results", "export", name) for name in ("csv", "json", "llama-bench")),
+    ("audit", "study"), ("results", "claims"),
 )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def database(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         draft, figure = str(tiny / "qwen35moe-noise01.gguf"), str(folder / "experts.png")
         for arguments in (
             ["calibrate", str(tiny / "qwen35moe.gguf"), "--draft", draft, "-o", figure, *SHORT],
-            ["calibrate", "--memory", *SMALL],
+            ["calibrate", "memory", *SMALL],
         ):
             with pytest.raises(SystemExit) as stop:
                 main([*arguments, "--db", str(path)])

@@ -212,8 +212,8 @@ def test_every_surface_names_a_run_or_a_case_that_is_damaged(path: Path, stateme
     _second_run(path, "plan")
     edit(path, statement)
     commands = (
-        *(f"results{view}" for view in ("", " --json", " --trials", " --format csv", " --claims", " --fits")),
-        *("advise tiny-moe --chip M1", "audit"),
+        *(f"results{view}" for view in ("", " --json", " trials", " export csv", " claims", " fits")),
+        *("advise tiny-moe --chip M1", "audit study"),
     )
     for command in (*commands, f"report -o {path.with_name('page')}"):
         result = CliRunner().invoke(cli, [*command.split(), "--db", str(path)])

@@ -144,11 +144,11 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     assert n > 1
     speculative = [one for one in study.results if one.name is not None]
     assert {one.case.gamma for one in speculative if one.ratio is not None} == {4}
-    assert any(f"{n} trials are left out: they cannot be true (mlsd audit --db" in told for told in study.notes)
+    assert any(f"{n} trials are left out: they cannot be true (mlsd audit study --db" in told for told in study.notes)
     assert audited.counts()["impossible"] == study.audit.counts()["impossible"] == n
     told = CliRunner().invoke(cli, ["report", "--db", str(path), "-o", str(tmp_path / "report")])
     assert told.exit_code == 0 and f"{n} trials are left out" in told.output
-    listed = CliRunner().invoke(cli, ["results", "--trials", "--db", str(path)])
+    listed = CliRunner().invoke(cli, ["results", "trials", "--db", str(path)])
     assert listed.exit_code == 0 and f"{n} trials are left out" in listed.output
     advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path)])
     assert f"{n} trials are left out" in advised.output

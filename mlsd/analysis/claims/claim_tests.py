@@ -236,7 +236,7 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
     gave, enough = paired.memory_gb_s, len(own[BLOCK].drop_duplicates()) >= LEAST_BLOCKS
     decision = FAILS if gave is not None and enough and _above(needed, gave) == HOLDS else OPEN
     said = f"By its file a plain token of {largest} needs {100 * share:.0f} % of its weights"
-    more = "" if gave is not None else "; what memory gives was not measured (mlsd calibrate --memory)"
+    more = "" if gave is not None else "; what memory gives was not measured (mlsd calibrate memory)"
     meaning = "GB/s that memory would have to give for all weights in a plain token's time"
     return TestOutcome(HOLDS if share > ALL_WEIGHTS else decision, needed, meaning, gave, own, None, f"{said}{more}.")
 

@@ -84,14 +84,14 @@ def left_out(store: Store) -> list[str]:
     if not n:
         return damage
     count = "1 trial is left out: it" if n == 1 else f"{n} trials are left out: they"
-    return [*damage, f"{count} cannot be true (mlsd audit --db {shlex.quote(str(store.path))})."]
+    return [*damage, f"{count} cannot be true (mlsd audit study --db {shlex.quote(str(store.path))})."]
 
 
 def refuted_words(n: int, source: str) -> str:
     """A line on trials that only physics refutes."""
     count = "1 trial stands" if n == 1 else f"{n} trials stand"
     why = "on this machine it cannot be true" if n == 1 else "on this machine they cannot be true"
-    return f"{count} in no speedup, fit, claim or advice: {why} (mlsd audit --db {shlex.quote(source)})."
+    return f"{count} in no speedup, fit, claim or advice: {why} (mlsd audit study --db {shlex.quote(source)})."
 
 
 # --- machines -----------------------------------------------------------------------------------------------------

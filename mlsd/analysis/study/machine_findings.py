@@ -124,7 +124,7 @@ class Machine:
         if not self.passes or run is None or n_threads is None:
             raise AnalysisError(
                 "Memory bandwidth was not measured.",
-                hint=f"Measure it: mlsd calibrate --memory --db {quoted(self.source)}.",
+                hint=f"Measure it: mlsd calibrate memory --db {quoted(self.source)}.",
             )
         return bandwidth_findings(self.reads, self.passes, n_threads, run.started_at)
 

@@ -205,7 +205,7 @@ class Study:
 
     @cached_property
     def read_passes(self) -> list[Pass]:
-        """What plain tokens, timed passes and `mlsd calibrate --memory` read, and what this machine gives at most."""
+        """What plain tokens, timed passes and `mlsd calibrate memory` read, and what this machine gives at most."""
         curves, _ = attempt(lambda: self.machine.timed_passes)
         memory, _ = attempt(lambda: self.machine.bandwidth)
         roof, _ = attempt(lambda: self.machine.roof)

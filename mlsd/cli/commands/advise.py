@@ -54,7 +54,7 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @shared.draft_option("Only this draft; may be repeated [default: every draft with data].", dest="drafts", multiple=True)
 @shared.drafter_option("Only this method; may be repeated.", dest="drafters", multiple=True)
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
-@shared.gammas_option("[default: 1,2,4,8,16]", default=GAMMAS)
+@shared.gammas_option("Draft lengths to predict [default: 1,2,4,8,16].", default=GAMMAS)
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option(
     "--runtime",
@@ -80,7 +80,7 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
     type=shared.Whole(min=1),
     help="With --accepted: the answer's length, since rounds may propose less (look-ups, p_min).",
 )
-@click.option("--mgl", type=shared.Real(min=1), help="The same as tokens a round, the target's own one included.")
+@click.option("--mgl", type=shared.Real(min=1), help="The same as MGL, tokens per round with the target's own.")
 @shared.quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
 @shared.budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)
@@ -88,7 +88,7 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @shared.json_option
 @shared.engine_options
 def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Predict decode tok/s of TARGET for each draft, method and gamma, and what plain decoding gives.
+    """Print the decode tok/s to expect of TARGET with each draft, method and gamma, and what plain decoding gives.
 
     TARGET is a GGUF path, an id, or a shape that `mlsd models make synth` knows. Costs come from `mlsd calibrate`,
     from trials, or with --chip from a bandwidth; acceptance from trials or a shipped reference. A setting that trials

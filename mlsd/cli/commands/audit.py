@@ -1,13 +1,15 @@
 """`mlsd audit`: can these numbers be true? Of a table or log, a published study, one's own trials, or one speed."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from mlsd.audits.rows import Audit, RowAudit
 from mlsd.cli.database import reading, study_options
+from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
 from mlsd.errors import TableError
@@ -17,6 +19,7 @@ from mlsd.stats import grouped
 from mlsd.store.database import is_study
 from mlsd.units import counted
 
+F = TypeVar("F", bound=Callable[..., Any])
 _ORDER = ("impossible", "suspicious", "asked")
 _ARM = ("target", "drafter", "draft", "options", "gamma", "prompt")
 _TONES: dict[str, Tone] = {"possible": "good", "suspicious": "caution", "impossible": "bad", "not judged": "quiet"}
@@ -24,108 +27,117 @@ STANDARD_INPUT = Path("-")
 _NAMED = 3  # rows of which the same is said
 
 
-@click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--published",
-    "name",
-    metavar="NAME",
-    is_flag=False,
-    flag_value="",
-    help="Audit a published study; without NAME, list what ships.",
-)
-@click.option("--tok-s", type=Real(min=0.01), help="Ask whether a plain speed is normal; with --model and --chip.")
+@click.group(cls=CommandGroup)
+def audit() -> None:
+    """Print which rows of results cannot be true and why, without running anything.
+
+    FILE is what people paste (CSV or Markdown tables, a whole page, a log of llama-server; `-` is standard input), or
+    a study database.
+    """
+
+
+def _shown_options(command: F) -> F:
+    """How an audit is shown; the command returns it."""
+
+    @functools.wraps(command)
+    def with_output(*arguments: Any, show_all: bool, strict: bool, as_json: bool, **options: Any) -> None:
+        found: Audit = command(*arguments, **options)
+        if as_json:
+            _print_json(found)
+        else:
+            _print(found, show_all)
+        if strict and found.counts()["impossible"]:
+            raise click.exceptions.Exit(1)
+
+    wrapped = click.option("--strict", is_flag=True, help="Exit with 1 if a row is impossible.")(with_output)
+    wrapped = click.option("--all", "show_all", is_flag=True, help="Also print rows that are possible.")(wrapped)
+    return json_option(wrapped)  # type: ignore[return-value]
+
+
+_peak_option = click.option("--peak-gb-s", type=Real(min=1), help="Peak memory bandwidth, in GB/s (10^9).")
+
+
+@audit.command("table", default=True)
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("--model", metavar="NAME", help="The model of rows that name none, as in 'Qwen3.5-9B Q4_K_M'.")
 @click.option("--chip", metavar="NAME", help="The chip of rows that name none, as in 'M4 Pro'.")
-@click.option("--peak-gb-s", type=Real(min=1), help="Peak memory bandwidth for tables, in GB/s (10^9).")
+@_peak_option
 @click.option(
     "--full-drafts/--variable-drafts", default=None, help="Whether tables draft gamma tokens every round [from counts]."
 )
-@click.option("--all", "show_all", is_flag=True, help="Also print rows that are possible.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if a row is impossible.")
-@study_options
-@json_option
+@_shown_options
 @click.pass_context
-def audit(
-    ctx: click.Context,
-    /,
-    file: Path | None,
-    name: str | None,
-    tok_s: float | None,
-    show_all: bool,
-    strict: bool,
-    db: Path | None,
-    machine: str | None,
-    settings: str | None,
-    as_json: bool,
-    **assumed: Any,
-) -> None:
-    """Check whether every row of results can be true, without running anything.
-
-    FILE is what people paste (CSV or Markdown tables, a whole page, a log of llama-server; `-` is
-    standard input), or a study database. Without FILE, --published or --tok-s the newest database
-    is checked.
-    """
-    if sum(source is not None for source in (file, db, name, tok_s)) > 1:
-        raise click.UsageError("Give only one of: a FILE, --published NAME, --db FILE, --tok-s SPEED.")
-    if tok_s is not None and not (assumed["model"] and (assumed["chip"] or assumed["peak_gb_s"])):
-        raise click.UsageError("--tok-s needs --model NAME and --chip NAME (or --peak-gb-s).")
-    if file is not None and file != STANDARD_INPUT and is_study(file):
-        file, db = None, file
-    of_database = file is None and name is None and tok_s is None
-    refuse(ctx, ("machine", "settings"), not of_database, "a study database")
-    refuse(ctx, assumed, name is not None, "a table that mlsd does not ship")
-    refuse(ctx, assumed, of_database, "tables")
-    if name == "":
-        from mlsd.audits import published_tables as published
-
-        shipped = {known: published.load(known).title for known in published.names()}
-        if as_json:
-            listed = tuple(f"{known}: {title}" for known, title in shipped.items())
-            _print_json(Audit(source="published studies", rows=(), notes=listed))
-        for known, title in shipped.items() if not as_json else ():
-            say(f"{known:<{max(map(len, shipped))}}  {title}")
-        return
-    if file is not None and file != STANDARD_INPUT:  # a wrong name is answered before anything heavy is loaded
-        read_given(file, TableError, "Give the path of a file.")
-    result = _audited(file, name, tok_s, db, machine, settings, assumed)
-    show_all = show_all or tok_s is not None
-    if as_json:
-        _print_json(result)
+def audit_table(ctx: click.Context, /, file: Path, **assumed: Any) -> Audit:
+    """Print which rows of the tables or logs in FILE cannot be true, and why."""
+    if file == STANDARD_INPUT:
+        source = "standard input"
+    elif is_study(file):
+        refuse(ctx, assumed, True, "tables")
+        return _of_database(file)
     else:
-        _print(result, show_all, every_finding=tok_s is not None)
-    if strict and result.counts()["impossible"]:
-        raise click.exceptions.Exit(1)
-
-
-def _audited(
-    file: Path | None,
-    name: str | None,
-    tok_s: float | None,
-    db: Path | None,
-    machine: str | None,
-    settings: str | None,
-    assumed: Mapping[str, Any],
-) -> Audit:
-    """The audit of what was named: a published study, one speed, a file, else a study database."""
+        read_given(file, TableError, "Give the path of a file.")  # before anything heavy is loaded
+        source = file.name
     from mlsd.audits.check import audit as run_audit
-    from mlsd.audits.tables import Assumed, one_speed, table_contexts
+    from mlsd.audits.tables import Assumed, table_contexts
 
-    if name is not None:
-        from mlsd.audits import published_tables as published
+    return run_audit(source, *table_contexts(file, Assumed(**assumed)))
 
-        study = published.load(name)
-        return run_audit(study.citation, *published.contexts(study))
-    if tok_s is not None:
-        return run_audit("one speed", one_speed(tok_s, Assumed(**assumed)))
-    if file is not None:
-        source = file.name if file != STANDARD_INPUT else "standard input"
-        return run_audit(source, *table_contexts(file, Assumed(**assumed)))
-    from mlsd.audits import trials
 
+@audit.command("study")
+@study_options
+@_shown_options
+def audit_study(db: Path | None, machine: str | None, settings: str | None) -> Audit:
+    """Print which trials of a study database cannot be true, and why."""
+    return _of_database(db, machine, settings)
+
+
+def _of_database(db: Path | None, machine: str | None = None, settings: str | None = None) -> Audit:
     with reading(db) as store:
-        context = trials.database_context(store, machine, settings)
-    return run_audit(str(store.path), context)
+        from mlsd.audits import trials
+        from mlsd.audits.check import audit as run_audit
+
+        return run_audit(str(store.path), trials.database_context(store, machine, settings))
+
+
+@audit.command("published")
+@click.argument("name", required=False)
+@_shown_options
+@click.pass_context
+def audit_published(ctx: click.Context, name: str | None) -> Audit:
+    """Print which rows of the published study NAME cannot be true; without NAME which studies ship."""
+    from mlsd.audits import published_tables as published
+    from mlsd.audits.check import audit as run_audit
+
+    if name is None:
+        titles = {known: published.load(known).title for known in published.names()}
+        if ctx.params["as_json"]:
+            lines = tuple(f"{known}: {title}" for known, title in titles.items())
+            _print_json(Audit(source="published studies", rows=(), notes=lines))
+        else:
+            say("\n".join(f"{known:<{max(map(len, titles))}}  {title}" for known, title in titles.items()))
+        ctx.exit()
+    study = published.load(name)
+    return run_audit(study.citation, *published.contexts(study))
+
+
+@audit.command("speed")
+@click.argument("tok_s", type=Real(min=0.01))
+@click.option("--model", metavar="NAME", required=True, help="The model, as in 'Qwen3.5-9B Q4_K_M'.")
+@click.option("--chip", metavar="NAME", help="The chip, as in 'M4 Pro'.")
+@_peak_option
+@json_option
+def audit_speed(tok_s: float, model: str, chip: str | None, peak_gb_s: float | None, as_json: bool) -> None:
+    """Print whether a plain speed, TOK_S tokens a second, can be true of a model on a chip, and whether it is usual."""
+    if chip is None and peak_gb_s is None:
+        raise click.UsageError("Give --chip NAME or --peak-gb-s NUMBER.")
+    from mlsd.audits.check import audit as run_audit
+    from mlsd.audits.tables import Assumed, one_speed
+
+    found = run_audit("one speed", one_speed(tok_s, Assumed(model=model, chip=chip, peak_gb_s=peak_gb_s)))
+    if as_json:
+        _print_json(found)
+    else:
+        _print(found, show_all=True, every_finding=True)
 
 
 def _print_json(result: Audit) -> None:
@@ -142,7 +154,7 @@ def _print_json(result: Audit) -> None:
     print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
 
 
-def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
+def _print(result: Audit, show_all: bool, *, every_finding: bool = False) -> None:
     """Rows by what was found of them, the worst first; with `show_all` row by row."""
     say(f"Audit of {result.source}")
     doubted = [row for row in result.rows if row.verdict in ("impossible", "suspicious") or row.questions]
@@ -171,7 +183,8 @@ def _print(result: Audit, show_all: bool, *, every_finding: bool) -> None:
         span = f"{min(costs):.2f} to {max(costs):.2f}" if len(costs) > 1 else f"{costs[0]:.2f}"
         say(
             (
-                f"A round costs {span} plain steps, MGL over speedup ({counted(len(costs), 'row')}; --all: each).",
+                f"A round costs {span} plain steps, MGL (tokens per round) over speedup "
+                f"({counted(len(costs), 'row')}; --all: each).",
                 "quiet",
             )
         )

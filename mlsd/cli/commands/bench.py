@@ -35,8 +35,8 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.drafts_option
 @shared.drafters_option
 @shared.gammas_option(
-    "Most tokens proposed per round [default: the preset's, else 1,2,4,8,16]. adaptive: 3 to 12, as was accepted of "
-    "late; NAME:adaptive=N has another least.",
+    "Draft length: most tokens proposed per round [default: the preset's, else 1,2,4,8,16]. adaptive: 3 to 12, as was "
+    "accepted of late; NAME:adaptive=N has another least.",
     type=shared.integers(ADAPTIVE),
 )
 @shared.prompt_option(default=("code",), show_default=True)
@@ -73,6 +73,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @click.option("--fresh", is_flag=True, help="Start anew: earlier blocks of this question count no more.")
 @click.option(
     "--search",
+    "n_settings",
     type=Whole(min=1),
     metavar="NUMBER",
     help="Search gamma and the options of one --drafter that are not given (p_min of draft models and heads), in so "
@@ -96,13 +97,15 @@ def bench(
     db: Path | None,
     fresh: bool,
     as_json: bool,
-    search: int | None,
+    n_settings: int | None,
     budget_s: float | None,
     think: str | None,
     replay: Path | None,
     **options: Any,
 ) -> list[ArmResult]:
-    """Measure plain (AR) and speculative decoding (SD) of TARGET in interleaved blocks, and keep the trials.
+    """Print how fast TARGET decodes plainly and with each setting of speculation, with intervals, and which to use.
+
+    Plain (AR) and speculative decoding (SD) are measured in interleaved blocks, and the trials are kept.
 
     With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are over.
 
@@ -117,9 +120,9 @@ def bench(
     the same draft model where that is here. Its speedup is what that acceptance gives on this machine.
     """
     options["think"] = None if think is None else think == "on"
-    shared.refuse(ctx, ("replay",), search is not None, "a bench without --search")
-    if search is not None:
-        return _search(ctx, target, search, budget_s, db, as_json, options)
+    shared.refuse(ctx, ("replay",), n_settings is not None, "a bench without --search")
+    if n_settings is not None:
+        return _search(ctx, target, n_settings, budget_s, db, as_json, options)
     replayed = () if replay is None else _replayed(replay, target, options)
     from mlsd.planning.request import bench_request
 

@@ -9,6 +9,7 @@ import click
 
 from mlsd.cli import options as shared
 from mlsd.cli.database import database_to_fill, db_option
+from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.hardware import read_conditions
@@ -26,21 +27,23 @@ _WIDEST = 0.25  # half width of the widest interval, relative, up to which kerne
 _OWN_LOAD = 1.5  # of a machine on which only this runs, at most
 
 
-_ROWS = (*range(1, 34), 48, 64)
-_OF_PASSES = ("budget_s", "precision", "text", "output", "seed")
-_OF_PARTS = ("drafter_text", "gamma", "prompts", "n_predict")
-_OF_MEMORY = ("sizes_mb", "quants", "read_mb")
+@click.group(cls=CommandGroup)
+def calibrate() -> None:
+    """Print what a pass of MODEL over k tokens costs for many k, T(k), and store it with a study's trials.
+
+    Passes are timed in random order. For a mixture, the experts are counted as well, which shows whether verification
+    amortizes.
+    """
 
 
-@click.command()
-@shared.model_argument("target", metavar="[MODEL]", required=False)
-@click.option("--parts", is_flag=True, help="Which part of the network takes what share of a pass.")
-@click.option("--memory", is_flag=True, help="Memory bandwidth; takes no MODEL.")
+# --- passes -------------------------------------------------------------------------------------------------------
+
+
+@calibrate.command("passes", default=True)
+@shared.model_argument("target", metavar="MODEL")
 @shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
-@click.option(
-    "--depth", "depths", type=shared.integers(), default=(128,), help="Positions in the context [default: 128]."
-)
-@shared.rows_option("k of T(k) [default: 1 to 33, 48, 64; with --parts 1,5,9].")
+@shared.depths_option("Positions in the context [default: 128].", default=(128,))
+@shared.rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
 @click.option(
     "--budget-s",
     type=Real(),
@@ -52,65 +55,14 @@ _OF_MEMORY = ("sizes_mb", "quants", "read_mb")
 @shared.text_option("Real text to use [default: a shipped one].")
 @shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
 @shared.seed_option("Seed of the order of passes.")
-@shared.repeats_option("Turns of each kind of pass, with --parts or --memory.", default=5)
-@shared.drafter_option("With --parts: also a draft step, and the parts of a round.")
-@click.option("--gamma", type=Whole(min=1), help="With --parts: of the rounds [default: the preset's, else 4].")
-@shared.prompt_option("With --parts: shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
-@shared.n_predict_option("With --parts: output tokens of the rounds.", default=64)
-@click.option(
-    "--sizes-mb",
-    type=shared.integers(),
-    default=(100, 200, 400),
-    help="With --memory: bytes a token reads [default: 100,200,400].",
-)
-@shared.quant_option(
-    "With --memory; may be repeated [default: Q8_0, Q4_0, F16].",
-    dest="quants",
-    multiple=True,
-    default=("Q8_0", "Q4_0", "F16"),
-)
-@click.option(
-    "--read-mb", type=Whole(min=64), default=512, show_default=True, help="With --memory: array that numpy reads."
-)
 @db_option()
 @shared.json_option
 @shared.build_option
 @shared.engine_options
-@click.pass_context
-def calibrate(
-    ctx: click.Context, /, target: str | None, parts: bool, memory: bool, db: Path | None, as_json: bool, **options: Any
-) -> None:
-    """Time passes of MODEL over k tokens for many k, in random order, and store them with a study's trials.
-
-    For a mixture, the experts are counted as well, which shows whether verification amortizes.
-
-    --parts: the share of attention, experts, LM head, and so on. This is profiling: reading the clock inside a pass
-    slows it down, so its times are not speeds.
-
-    --memory: a streaming read, and single-token passes of models of known bytes, in GB/s (10^9). A line through bytes
-    against time separates effective bandwidth from the fixed time of a pass. Sizes must be well above the caches.
-    """
-    if parts and memory:
-        raise click.UsageError("Give --parts or --memory.")
-    if (target is None) is not memory:
-        raise click.UsageError("--memory takes no MODEL." if memory else "Missing argument 'MODEL'.")
-    shared.refuse(ctx, _OF_PASSES, parts or memory, "T(k) of a MODEL")
-    shared.refuse(ctx, _OF_PARTS, not parts, "--parts")
-    shared.refuse(ctx, _OF_MEMORY, not memory, "--memory")
-    shared.refuse(ctx, ("repeats",), not (parts or memory), "--parts and --memory")
-    shared.refuse(ctx, ("draft", "depths", "rows"), memory, "a MODEL")
-    if target is None:
-        _memory(db, as_json, options)
-    elif parts:
-        _parts(target, db, as_json, options)
-    else:
-        passes = {name: options[name] for name in ("depths", "engine", *_OF_PASSES) if name != "output"}
-        _passes(target, options["draft"], options["output"], db, as_json, rows=options["rows"] or _ROWS, **passes)
-
-
-def _passes(
+def time_passes(
     target: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
 ) -> None:
+    """Print what a pass over k tokens costs for many k, T(k), and how many experts it reads."""
     shared.check_models(target, draft)
     from mlsd.cli.watch import watching_steps
     from mlsd.measure.parent.calibration import calibrate as run_calibration
@@ -222,7 +174,25 @@ def _print_experts(found: Mixture) -> None:
 # --- memory itself ------------------------------------------------------------------------------------------------
 
 
-def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+@calibrate.command("memory")
+@click.option(
+    "--sizes-mb", type=shared.integers(), default=(100, 200, 400), help="Bytes a token [default: 100,200,400]."
+)
+@shared.quant_option(
+    "May be repeated [default: Q8_0, Q4_0, F16].", dest="quants", multiple=True, default=("Q8_0", "Q4_0", "F16")
+)
+@click.option("--read-mb", type=Whole(min=64), default=512, show_default=True, help="Array that numpy reads.")
+@shared.repeats_option("Turns of each kind of pass.", default=5)
+@db_option()
+@shared.json_option
+@shared.build_option
+@shared.engine_options
+def measure_memory(db: Path | None, as_json: bool, **options: Any) -> None:
+    """Print the memory's bandwidth: of a streaming read, and of single-token passes of models of known bytes.
+
+    In GB/s (10^9). A line through bytes against time separates effective bandwidth from the fixed time of a pass. Sizes
+    must be well above the caches.
+    """
     from mlsd.analysis.study.machine_findings import bandwidth_findings
     from mlsd.cli.watch import watching_steps
     from mlsd.hardware import largest_cache_bytes
@@ -236,10 +206,9 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
             f"Warning: {min(sizes_mb)} MB may stay in a cache of {cache >> 20} MiB, which is then measured in place of "
             f"memory. Give --sizes-mb from {2 * cache // 1_000_000 + 1} on."
         )
-    given = {name: options[name] for name in ("sizes_mb", "quants", "repeats", "read_mb", "engine")}
     db = database_to_fill(db)
     with watching_steps("Measuring memory bandwidth") as watcher:
-        result = measure_bandwidth(db, watcher, **given)
+        result = measure_bandwidth(db, watcher, **options)
     found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(
@@ -262,7 +231,25 @@ def _memory(db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
 # --- parts of a pass ----------------------------------------------------------------------------------------------
 
 
-def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+@calibrate.command("parts")
+@shared.model_argument("target", metavar="MODEL")
+@shared.draft_option("Also profile a draft.")
+@shared.drafter_option("Also a draft step of this method, and the parts of a round.")
+@click.option("--depth", type=Whole(min=1), default=128, show_default=True, help="Positions in the context.")
+@shared.rows_option("k: positions of a pass [default: 1,5,9].", default=(1, 5, 9))
+@shared.repeats_option("Turns of each kind of pass.", default=5)
+@click.option("--gamma", type=Whole(min=1), help="Of the rounds: the draft length [default: the preset's, else 4].")
+@shared.prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
+@shared.n_predict_option("Output tokens of the rounds.", default=64)
+@db_option()
+@shared.json_option
+@shared.build_option
+@shared.engine_options
+def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **options: Any) -> None:
+    """Print which part of the network (attention, experts, LM head, ...) takes what share of a pass.
+
+    This is profiling: reading the clock inside a pass slows it down, so its times are not speeds.
+    """
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.parent.calibration import breakdown
@@ -271,15 +258,12 @@ def _parts(target: str, db: Path | None, as_json: bool, options: dict[str, Any])
     from mlsd.trials.results import Measured
     from mlsd.trials.sums import sums
 
-    if len(options["depths"]) != 1 or options["depths"][0] < 1:
-        raise click.UsageError("--parts takes one --depth, of 1 at least.")
-    (depth,) = options["depths"]
     names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompts": "prompts"}
     lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
     request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)
     with working(f"Profiling passes of {target}"):
-        found = breakdown(request, rows=options["rows"] or (1, 5, 9), depth=depth, repeats=options["repeats"], db=db)
+        found = breakdown(request, rows=options["rows"], depth=depth, repeats=options["repeats"], db=db)
     split = None
     if (case := found.case) is not None:
         rounds = (sums([one]) for trial in found.trials for one in trial.rounds)

@@ -56,7 +56,7 @@ def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @shared.drafts_option
 @shared.drafters_option
-@shared.gammas_option("Most tokens proposed per round [default: 4].", default=(4,))
+@shared.gammas_option("Draft length: most tokens proposed per round [default: 4].", default=(4,))
 @shared.prompt_option(default=("code",), show_default=True)
 @shared.n_predict_option(default=128)
 @shared.repeats_option("Blocks; each holds every side once, with every arm.", default=10)
@@ -94,7 +94,9 @@ def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
 )
 @click.pass_context
 def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Measure builds A and B of llama.cpp on TARGET block by block: what is faster, slower, equal or undecided.
+    """Print what of TARGET is faster, slower, equal or undecided on build B of llama.cpp, compared with A.
+
+    Both are measured block by block.
 
     A build is `.` (this one), another environment's Python, a wheel of llama-cpp-python, or a folder with shared
     libraries of this version. `mlsd compare . . TARGET` shows this machine's noise.

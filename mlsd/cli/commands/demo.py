@@ -31,7 +31,7 @@ _REAL, _EMBEDDED = ("smollm2-135m", "smollm2-135m-noise05"), ("tiny-dense", "tin
 @build_option
 @click.pass_context
 def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None) -> None:
-    """Show an honest win, an honest loss and an invalid result beside the truth, and write a report of them."""
+    """Print an honest win, an honest loss and an invalid result beside the truth, and write a report of them."""
     database = output / "demo.sqlite"
     for old in output.glob("demo.sqlite*"):  # this command's own file; a demo starts from nothing
         old.unlink()

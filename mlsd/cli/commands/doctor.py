@@ -40,7 +40,7 @@ _TONES: dict[str, Tone] = {
 @shared.build_option
 @json_option
 @shared.engine_options
-@shared.gammas_option("[default: as bench, 1,2,4,8,16]", default=GAMMAS)
+@shared.gammas_option("Draft lengths of MODEL [default: as bench, 1,2,4,8,16].", default=GAMMAS)
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -53,7 +53,7 @@ def doctor(
     engine: EngineOptions,
     gammas: tuple[int, ...],
 ) -> None:
-    """Show this machine, the build, what could not be read and why, and which profiles fit.
+    """Print this machine, the build, what could not be read and why, and which profiles fit.
 
     With MODEL, a path or an id, it is rolled back in every way, and its logits are compared with those of the same
     tokens from which nothing was taken back: what arms of bench get at each gamma. Exits with 1 if a check of

@@ -10,7 +10,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 
 @click.group()
 def lab() -> None:
-    """Let several machines measure for one study: start a lab, join it on each machine, then `mlsd run --lab`.
+    """Print how several machines measure for one study: start a lab, join it on each, then `mlsd run --lab`.
 
     All traffic is encrypted, and only holders of the lab's certificate file can take part. Each of them can run
     programs on the others.
@@ -29,7 +29,7 @@ def lab() -> None:
 def start(
     host: str, port: int, certificate: Path | None, hosts: tuple[str, ...], remote_python: str, pull: bool
 ) -> None:
-    """Run a lab until interrupted, and say how to join it. The certificate is made when there is none.
+    """Print how to join the lab that runs here until interrupted. The certificate is made when there is none.
 
     A machine of --ssh joins by itself and leaves with the lab; ssh must reach it without a question (a key, a known
     host; on a Mac: Remote Login), and it needs the same mlsd, but no copy of the certificate.
@@ -52,7 +52,7 @@ def start(
 @certificate_option
 @click.option("--pull", is_flag=True, help="Download models that are not here when a plan needs them.")
 def join(address: str, certificate: Path | None, pull: bool) -> None:
-    """Let this machine measure for the lab at ADDRESS until interrupted; it rejoins after a lost connection."""
+    """Print what this machine does for the lab at ADDRESS until interrupted; it rejoins after a lost connection."""
     from mlsd.lab.cluster import join as run
 
     note("This machine measures for the lab until you press Ctrl-C. Do not use it until then.")
@@ -64,7 +64,7 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
 @certificate_option
 @json_option
 def status(address: str, certificate: Path | None, as_json: bool) -> None:
-    """Show the machines of the lab at ADDRESS, what they measure, and what is left."""
+    """Print the machines of the lab at ADDRESS, what they measure, and what is left."""
     from mlsd.lab.cluster import Cluster
     from mlsd.report.tables.records import machines_table
 

@@ -29,7 +29,7 @@ _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
 @click.group()
 def make() -> None:
-    """Make models, drafts and text stores on this machine instead of downloading them."""
+    """Write models, drafts and text stores on this machine instead of downloading them."""
 
 
 # --- random weights -----------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found:
 @shared.output_option("The store to write.")
 @shared.json_option
 def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> None:
-    """Tokenize TEXTS (UTF-8, each one document) into a store that `--drafter rest:store=FILE` looks text up in (REST).
+    """Write TEXTS (UTF-8, each one document) as a store that `--drafter rest:store=FILE` looks text up in (REST).
 
     A store takes 8 bytes a token on disk and about 50 while it is built. It serves every model with the same tokenizer.
     """

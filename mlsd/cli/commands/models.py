@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def models() -> None:
-    """List, download, make, compare and verify models; list drafting methods."""
+    """Print which models there are and which are here; download, make, compare and verify them; list methods."""
 
 
 models.add_command(make)
@@ -44,7 +44,7 @@ models.add_command(make)
 @click.option("--here", is_flag=True, help="Only models on this machine.")
 @shared.json_option
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
-    """List every model that has an id."""
+    """Print every model that has an id."""
     library = Library()
     known = {name for entry in library.manifest for name in entry.roles}
     if role is not None and role not in known:
@@ -65,7 +65,7 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 @shared.model_argument("model_id", metavar="ID")
 @shared.json_option
 def show(model_id: str, as_json: bool) -> None:
-    """Show everything known about a model (an id or a GGUF), or what a text store holds."""
+    """Print everything known about a model (an id or a GGUF), or what a text store holds."""
     from mlsd.drafters.lookup.suffix_store import read_header
 
     path = Path(model_id)
@@ -90,7 +90,7 @@ def show(model_id: str, as_json: bool) -> None:
 @shared.model_argument("model_ids", metavar="ID...", nargs=-1, required=True)
 @shared.json_option
 def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
-    """Download or make models, and check their hashes; what is whole is not brought again."""
+    """Print where models lie, downloaded or made now, their hashes checked; what is whole is not brought again."""
     library = Library()
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []
@@ -112,7 +112,7 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
 @shared.model_argument("model_ids", metavar="[ID]...", nargs=-1)
 @shared.json_option
 def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
-    """Read every byte of models again and compare their hashes (default: all that are on this machine)."""
+    """Print whether models have their hashes, every byte read again (default: all that are on this machine)."""
     library = Library()
     if model_ids:
         entries = [library.manifest.find(model_id) for model_id in model_ids]
@@ -139,7 +139,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
 @models.command()
 @shared.json_option
 def clean(as_json: bool) -> None:
-    """Remove the drafts that were cut out of targets and kept; each is made again when it is needed."""
+    """Print how much was freed: removes the drafts that were cut out of targets; each is made again when needed."""
     freed = clear_drafts()
     if as_json:
         print_json({"folder": str(draft_folder()), "freed_bytes": freed})
@@ -179,7 +179,7 @@ def _verdict(file: CheckedFile) -> str:
 @click.argument("name", required=False, shell_complete=shared.offer_methods)
 @shared.json_option
 def methods(name: str | None, as_json: bool) -> None:
-    """List the drafting methods, or the options and presets of the method NAME.
+    """Print the drafting methods, or the options and presets of the method NAME.
 
     What is listed is what `mlsd bench TARGET --drafter NAME:option=value,...` takes; `NAME:preset=PRESET` stands for
     the values that a paper found best.
@@ -228,10 +228,10 @@ def _print_method(method: MethodInfo) -> None:
 @shared.json_option
 @shared.engine_options
 def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -> None:
-    """Perplexity of MODEL and of a draft on a text, their ratio and the distance of both.
+    """Print the perplexity of MODEL and of a draft on a text, their ratio and the distance of both.
 
     Both predict acceptance: a token drawn from the draft is accepted with a chance of one minus the total-variation
-    distance. With --db the result is kept for `mlsd results --claims`; `mlsd run --distances` does it for every draft
+    distance. With --db the result is kept for `mlsd results claims`; `mlsd run --distances` does it for every draft
     of a suite.
     """
     from mlsd.measure.parent.distances import read_distance, shipped_text

@@ -20,7 +20,7 @@ def report(db: Path | None, machine: str | None, settings: str | None, folder: P
     """Write report.html (one self-contained file), report.md and the figures of a study.
 
     The first line says which setting to use for which workload, "off" included. Import a record first:
-    `mlsd record FILE --into DB`.
+    `mlsd record import FILE --into DB`.
     """
     show_report(db, folder, machine, settings, as_json=as_json)
 

@@ -70,7 +70,7 @@ def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
     help="Use your own model in a role of the profile; may be repeated.",
 )
 @shared.repeats_option("Repeats of every block [default: the suite's].")
-@shared.gammas_option("Most tokens proposed per round, instead of the suite's.", dest="gamma")
+@shared.gammas_option("Draft length: most tokens proposed per round, instead of the suite's.", dest="gamma")
 @shared.draft_option("Draft instead of the suite's; may be repeated.", multiple=True, callback=_or_none)
 @shared.prompt_option("Prompt instead of the suite's; may be repeated.", callback=_or_none)
 @shared.n_predict_option("Output tokens [default: the suite's].")
@@ -108,7 +108,7 @@ def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 @shared.json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
-    """Run SUITES (A to G) and store every trial as it ends; run again to resume.
+    """Print what SUITES (A to G) say which setting to use; every trial is stored as it ends, and a new run resumes.
 
     A failed trial is stored with its reason. Only one run measures on a machine at a time.
     """

@@ -72,7 +72,7 @@ def server(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure the server at a URL with and without speculation, and compare its outputs; or compare two servers.
+    """Print whether a server's speculation is faster and its output the same; or which of two servers is faster.
 
     Give the server without speculation with --against; Ollama, and LM Studio with --draft NAME, switch it off by
     request. With --launch, SERVERS is a target's path or id: both servers are started here and stopped afterwards. Two
@@ -123,7 +123,7 @@ def server(
                 f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping."
             )
         path = quoted(result.database)
-        note(f"Kept in {result.database}: mlsd report --db {path}, mlsd audit --db {path}.")
+        note(f"Kept in {result.database}: mlsd report --db {path}, mlsd audit study --db {path}.")
     for line in result.notes:
         note(f"NOTE  {line}")
     say_warnings([warning for warning in result.warnings if warning.code != "server"])

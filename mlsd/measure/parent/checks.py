@@ -179,7 +179,7 @@ def _not_counted(trials: Sequence[Trial], measured: Sequence[Trial]) -> Iterator
     failed = [t for t in trials if t.status is Status.FAILED]
     errors = Counter((t.reason or "no reason given").splitlines()[0] for t in failed)
     for error, count in errors.most_common():
-        advice = "See `mlsd results --failed`; run again to retry."
+        advice = "See `mlsd results trials --failed`; run again to retry."
         yield _warning("failed_trials", f"{count} trials failed: {error}", advice)
     if failing := [t.failed_native_calls for t in measured if t.failed_native_calls]:
         yield _warning(

@@ -28,7 +28,7 @@ _DOUBT = "in doubt: looking, or other programs, changed the pass too much"
 def share_cell(shares: PassShares | None, part: Part) -> Cell:
     """One part's share; marked where the pass was changed too much by the looking."""
     if shares is None:
-        return text(None, note="not profiled: mlsd calibrate --parts")
+        return text(None, note="not profiled: mlsd calibrate parts")
     share = shares.shares[part]
     if share is None:
         return text(None, note="the network has no such part")
@@ -44,7 +44,7 @@ def pass_table(study: Study) -> Table:
     if not profiled:
         raise AnalysisError(
             "No pass was profiled, so shares of LM head, attention and experts are not known.",
-            hint=f"Profile some: mlsd calibrate TARGET --parts --drafter NAME --db {quoted(study.source)}.",
+            hint=f"Profile some: mlsd calibrate parts TARGET --drafter NAME --db {quoted(study.source)}.",
         )
     return shares_table([(_network(study, key, part), one) for key, part, one in profiled])
 
@@ -226,7 +226,7 @@ def timing_table(study: Study) -> Table:
         numbers(
             "LM head of a draft step",
             lambda row: share_cell(study.machine.draft_step(row[0].case), "head"),
-            "mlsd calibrate --parts: its share of a profiled pass, no speed",
+            "mlsd calibrate parts: its share of a profiled pass, no speed",
         ),
         id="methods-timing",
         interactive=True,

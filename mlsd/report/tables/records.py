@@ -149,7 +149,7 @@ def trial_table(study: Study) -> Table:
     if len(frame) > MOST_TRIALS:
         not_valid = frame["valid"].fillna(False) == False  # noqa: E712  # a column, not a flag
         frame = frame.loc[sorted({*frame.index[not_valid][: MOST_TRIALS // 2], *frame.index[-(MOST_TRIALS // 2) :]})]
-        note = f"{len(frame)} of {len(study.trials)} trials, those not valid first. All: mlsd results --trials."
+        note = f"{len(frame)} of {len(study.trials)} trials, those not valid first. All: mlsd results trials."
     return trials_table(frame.to_dict("records"), audited, note)
 
 

@@ -71,15 +71,15 @@ def test_the_latest_machine_counts_and_the_other_is_named_with_its_key(two_machi
 def test_every_reader_takes_the_same_machine_of_two(two_machines: Path) -> None:
     study, db = study_of(two_machines), str(two_machines)
     assert len(study.trials) == 24
-    decided = {v["claim"]["id"]: v["decision"] for v in ask("results", "--claims", "--db", db, "--json")}
+    decided = {v["claim"]["id"]: v["decision"] for v in ask("results", "claims", "--db", db, "--json")}
     assert decided == {v.claim.id: v.decision for v in study.verdicts}
-    fits = ask("results", "--fits", "--db", db, "--json")["pairs"]
+    fits = ask("results", "fits", "--db", db, "--json")["pairs"]
     assert [pair["n_trials"] for pair in fits] == [12] == [pair.n_trials for pair in study.pair_fits]
     assert len(study.audit.rows) == 24
     older = environment_key(MACHINE)
     (gains,) = (
         v
-        for v in ask("results", "--claims", "--db", db, "--json", "--machine", older)
+        for v in ask("results", "claims", "--db", db, "--json", "--machine", older)
         if v["claim"]["id"] == "moe-speedup"
     )
     assert len(gains["trials"]) == 18

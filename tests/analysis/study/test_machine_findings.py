@@ -107,7 +107,7 @@ def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path)
     for part, hint in (
         ("curves", f"mlsd calibrate MODEL --db {db}"),
         ("mixtures", f"mlsd calibrate tiny-moe-q4_0 --db {db}"),
-        ("bandwidth", f"mlsd calibrate --memory --db {db}"),
+        ("bandwidth", f"mlsd calibrate memory --db {db}"),
         ("validation", "mlsd run B"),
     ):
         with pytest.raises(AnalysisError) as error:

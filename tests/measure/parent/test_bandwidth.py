@@ -52,7 +52,7 @@ def test_the_command_measures_both_ways(
     database = tmp_path / "c.sqlite"
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "models"))
     (tmp_path / "models").mkdir()
-    main(["calibrate", "--memory", *arguments, "--db", str(database), "--json"])
+    main(["calibrate", "memory", *arguments, "--db", str(database), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["lines"][0]["bandwidth_gb_s"]["value"] > 0
     assert found["verdict"]["reason"]

@@ -104,7 +104,7 @@ def test_the_newest_breakdown_counts(tmp_path: Path) -> None:
 
 
 def test_a_study_without_a_breakdown_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(AnalysisError, match=r"mlsd calibrate TARGET --parts --drafter NAME --db .*e\.sqlite"):
+    with pytest.raises(AnalysisError, match=r"mlsd calibrate parts TARGET --drafter NAME --db .*e\.sqlite"):
         pass_table(study_of(tmp_path / "e.sqlite"))
 
 
