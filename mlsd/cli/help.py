@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -47,11 +47,13 @@ class CommandGroup(click.Group):
 
     default: click.Command | None = None
 
-    def command(self, *arguments: Any, default: bool = False, **settings: Any) -> Any:
+    def command(  # type: ignore[override]  # click's takes a function, too, of which nothing here makes use
+        self, *arguments: Any, default: bool = False, **settings: Any
+    ) -> Callable[[Callable[..., Any]], click.Command]:
         """`click.Group.command`; the one with `default` is meant where no command is named."""
         declare = super().command(*arguments, **settings)
 
-        def register(function: Any) -> click.Command:
+        def register(function: Callable[..., Any]) -> click.Command:
             command: click.Command = declare(function)
             if default:
                 self.default = command
