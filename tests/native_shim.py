@@ -91,7 +91,7 @@ void *ggml_backend_init(void) { return 0; }
 
 def installed_libraries() -> Path:
     """The folder of the shared libraries that are installed, or of links to them."""
-    return libraries_of(installed()).folder
+    return libraries_of(installed())
 
 
 def copy_of_installed(folder: Path) -> Path:

@@ -326,7 +326,7 @@ VARIABLES = (
     "GGML_VK_VISIBLE_DEVICES", "GGML_NO_BACKTRACE", "HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "COLUMNS", "TERM",
     "CONDA_PREFIX", "HOMEBREW_PREFIX", "OMP_NUM_THREADS",
 )  # fmt: skip
-IDENTITY = {"name": "x", "fingerprint": "0" * 8, "package": "/", "files": {"/etc/passwd": "0" * 64}}
+IDENTITY = {"name": "x", "fingerprint": "0" * 8, "package": "/", "libraries": "/etc"}
 
 
 def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsd.engine.llama.build.layouts import fit
-from mlsd.engine.llama.build.loaded import Identity, check_content, require, required_identity
-from mlsd.engine.llama.build.prebuilt import build_number, files_of, libraries_of
+from mlsd.engine.llama.build.loaded import LoadedLibraries, loaded, require, required_identity
+from mlsd.engine.llama.build.prebuilt import build_number, libraries_of
 from mlsd.errors import NativeError, UnsupportedError
 from mlsd.records import BackendInfo, Device
 
@@ -108,8 +108,7 @@ def library() -> Any:
     os.environ.pop("GGML_BACKEND_PATH", None)  # ggml would load what it names, whichever build that is of
     identity = required_identity()
     named = os.environ.get(LIBRARIES_VARIABLE)
-    files = _choose_libraries(identity)
-    inodes = check_content(files)
+    folder = _choose_libraries()
     try:
         from llama_cpp import llama_cpp
     except Exception as error:  # the code of a package that somebody named, which may raise what it likes
@@ -137,29 +136,27 @@ def library() -> Any:
         if hasattr(llama_cpp._lib, name):  # not each build has all
             function = getattr(llama_cpp._lib, name)
             function.restype, function.argtypes = result, arguments
-    package = str(Path(llama_cpp.__file__).parent)
-    require(package, inodes, identity)  # of another build no backend is known, and the reason would be another one
+    require(loaded_libraries(llama_cpp), folder, identity)
     _require_fit(llama_cpp)
-    backends = _backends(Path(llama_cpp._base_path), files)
+    backends = _backends(Path(llama_cpp._base_path))
     _load_backends(llama_cpp, backends)
     llama_cpp.llama_backend_init()
-    require(package, inodes, identity)
     if endpoint := os.environ.get(SERVER_VARIABLE):
         _add_server(backends.get("rpc", []), endpoint, llama_cpp._lib)
     return llama_cpp
 
 
-def _choose_libraries(identity: Identity | None) -> Mapping[str, str | None]:
-    """Name the folder of libraries where nobody did; what may be loaded of it, with its SHA-256 where that is known."""
+def loaded_libraries(native: Any) -> LoadedLibraries:
+    """Where the libraries lie that this process has loaded."""
+    return loaded(str(Path(native.__file__).parent), native._lib)
+
+
+def _choose_libraries() -> str:
+    """The folder of libraries, named where nobody did."""
     spec = importlib.util.find_spec("llama_cpp")
-    if (named := os.environ.get(LIBRARIES_VARIABLE)) is not None:
-        files = files_of(Path(named))
-    elif spec is None or spec.origin is None:
-        files = {}
-    else:
-        found = libraries_of(Path(spec.origin).parent)
-        os.environ[LIBRARIES_VARIABLE], files = str(found.folder), found.files
-    return files if identity is None else identity.files
+    if LIBRARIES_VARIABLE not in os.environ and spec is not None and spec.origin is not None:
+        os.environ[LIBRARIES_VARIABLE] = str(libraries_of(Path(spec.origin).parent))
+    return os.environ.get(LIBRARIES_VARIABLE, "")
 
 
 def _require_fit(native: Any) -> None:
@@ -182,17 +179,17 @@ _BACKENDS = (
 _BACKEND = re.compile(r"(?:lib)?ggml-(?!base[.-])([a-z0-9]+)((?:-[\w-]+)?)\..*")
 
 
-def _backends(folder: Path, files: Mapping[str, str | None]) -> dict[str, list[Path]]:
+def _backends(folder: Path) -> dict[str, list[Path]]:
     """What a build keeps in libraries of their own, by name, each with its variants for kinds of processors.
 
     Only files of the build: ggml's own search takes any of a fitting name, in the working directory, too.
     """
-    found: dict[str, dict[str, Path]] = {}
+    variants: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("*"), key=lambda path: len(path.name)):
-        if (match := _BACKEND.fullmatch(path.name)) and str(path.resolve()) in files:
-            found.setdefault(match[1], {}).setdefault(match[2], path)  # of its names the one without a version
-    order = (*_BACKENDS, *sorted({*found} - {*_BACKENDS, "cpu"}), "cpu")
-    return {name: [*found[name].values()] for name in order if name in found}
+        if match := _BACKEND.fullmatch(path.name):
+            variants.setdefault(match[1], {}).setdefault(match[2], path)  # of its names the one without a version
+    order = (*_BACKENDS, *sorted({*variants} - {*_BACKENDS, "cpu"}), "cpu")
+    return {name: [*variants[name].values()] for name in order if name in variants}
 
 
 def _load_backends(native: Any, backends: Mapping[str, Sequence[Path]]) -> None:
@@ -286,7 +283,7 @@ def ggml() -> Any:
     return library()._lib
 
 
-def _add_server(libraries: Sequence[Path], endpoint: str, found: Any) -> None:
+def _add_server(libraries: Sequence[Path], endpoint: str, shared: Any) -> None:
     """Make the devices of an rpc-server of llama.cpp devices of this process. Raises: UnsupportedError."""
     if not libraries:
         raise UnsupportedError(
@@ -301,7 +298,7 @@ def _add_server(libraries: Sequence[Path], endpoint: str, found: Any) -> None:
     devices = rpc.ggml_backend_rpc_add_server(endpoint.encode())
     if not devices:
         raise UnsupportedError(f"The rpc-server at {endpoint} has no device.", hint="Start it again.")
-    found.ggml_backend_register(devices)
+    shared.ggml_backend_register(devices)
 
 
 def fail(what: str, code: int | None = None, *, hint: str = "") -> NativeError:
@@ -347,8 +344,8 @@ def _build() -> str:
     """The commit of ggml; of a build that was named, also what tells it from others of that commit."""
     commit = _text_function("ggml_commit") or _text_function("ggml_version") or "unknown"
     number, identity = build_number(commit, os.path.realpath(ggml()._name)), required_identity()
-    known = f"b{number} {commit}" if number else commit
-    return known if identity is None else f"{known}+{identity.fingerprint}"
+    name = f"b{number} {commit}" if number else commit
+    return name if identity is None else f"{name}+{identity.fingerprint}"
 
 
 def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
@@ -359,9 +356,9 @@ def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
     """
     offloads = n_gpu_layers != 0 and library().llama_supports_gpu_offload()
     devices = _devices()
-    found = [pair for pair in devices if offloads and pair[0].kind in _ACCELERATORS]
-    found += [pair for pair in devices if pair[0].kind == "CPU"]
-    for device, _ in found:
+    candidates = [pair for pair in devices if offloads and pair[0].kind in _ACCELERATORS]
+    candidates += [pair for pair in devices if pair[0].kind == "CPU"]
+    for device, _ in candidates:
         if device.kind in _ACCELERATORS and not (device.description.strip() and device.memory_bytes):
             what = "Metal" if device.name.startswith(("MTL", "Metal")) else device.name
             raise NativeError(
@@ -369,11 +366,11 @@ def working_device(n_gpu_layers: int = -1) -> tuple[Device, int | None]:
                 hint="macOS gives none to some ssh, tmux, CI and sandboxed shells: run this in Terminal, as the user "
                 "who is logged in at the screen, or on the CPU with --n-gpu-layers 0.",
             )
-    return found[0] if found else (Device(name="CPU", description="CPU", kind="CPU"), None)
+    return candidates[0] if candidates else (Device(name="CPU", description="CPU", kind="CPU"), None)
 
 
 def _devices() -> Sequence[tuple[Device, int]]:
-    base, found = ggml(), []
+    base, pairs = ggml(), []
     for i in range(base.ggml_backend_dev_count()):
         handle, free, total = base.ggml_backend_dev_get(i), ctypes.c_size_t(), ctypes.c_size_t()
         base.ggml_backend_dev_memory(handle, free, total)
@@ -383,8 +380,8 @@ def _devices() -> Sequence[tuple[Device, int]]:
             kind=_DEVICE_TYPES.get(base.ggml_backend_dev_type(handle), "other"),
             memory_bytes=total.value or None,
         )
-        found.append((device, handle))
-    return found
+        pairs.append((device, handle))
+    return pairs
 
 
 def _text_function(function: str) -> str | None:

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import platform
 import re
 import shutil
 import stat
@@ -27,13 +26,14 @@ from mlsd.engine.llama.build.loaded import (
     IDENTITY_VARIABLE,
     LIBRARY,
     Identity,
+    libraries_in,
     linked,
     made_for_this_process,
     name_plainly,
     plain_name,
     side_by_side,
 )
-from mlsd.engine.llama.build.prebuilt import Libraries, files_of, libraries_of, pins
+from mlsd.engine.llama.build.prebuilt import libraries_of, pins, this_system
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.folders import cache_dir, empty_dir, read_json, write_atomically
@@ -90,8 +90,8 @@ def find_build(name: str) -> Build:
     if name == THIS:
         return _build(name, None, None)
     try:
-        place = Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - a link of an environment stays one
-        return _build(name, *_found(name, place))
+        path = Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100 - a link of an environment stays one
+        return _build(name, *_package_and_libraries(name, path))
     except (OSError, RuntimeError, ValueError) as error:  # loops of links, names that no file can have
         raise _no_build(name, str(error)) from error
 
@@ -103,10 +103,10 @@ def _no_build(name: str, why: str) -> InputError:
 # --- what a name means --------------------------------------------------------------------------------------------
 
 
-def _found(name: str, place: Path) -> tuple[Path | None, Path | None]:
+def _package_and_libraries(name: str, path: Path) -> tuple[Path | None, Path | None]:
     """The package of a build and the folder of its libraries, where they are not those installed here."""
-    if place.suffix == ".whl" and place.is_file():
-        sha256, here = digest(place), f"{sys.platform}-{platform.machine()}"
+    if path.suffix == ".whl" and path.is_file():
+        sha256, here = digest(path), this_system()
         for pin in pins():
             made_for = [system for system, wheel in pin.wheels.items() if wheel == sha256]
             if made_for and here not in made_for:
@@ -115,28 +115,28 @@ def _found(name: str, place: Path) -> tuple[Path | None, Path | None]:
                     f"this machine is {here}.",
                     hint="Try it on such a machine.",
                 )
-        unpacked = _unpacked(place, sha256)
+        unpacked = _unpacked(path, sha256)
         package = unpacked / "llama_cpp"
         return (package, None) if package.is_dir() else (None, unpacked)
-    if place.is_dir():
-        if (place / "llama_cpp" / "llama_cpp.py").is_file():
-            return place / "llama_cpp", None
-        interpreters = (place / "bin" / "python", place / "Scripts" / "python.exe")
+    if path.is_dir():
+        if (path / "llama_cpp" / "llama_cpp.py").is_file():
+            return path / "llama_cpp", None
+        interpreters = (path / "bin" / "python", path / "Scripts" / "python.exe")
         inner = next((path for path in interpreters if path.is_file()), None)
-        if inner is None or _libraries(place / "lib", "llama"):  # a prefix, of conda with an interpreter of its own
-            return None, _folder_of(name, place)
-        if own := _package_of(inner):
-            return own, None
+        if inner is None or _libraries(path / "lib", "llama"):  # a prefix, of conda with an interpreter of its own
+            return None, _folder_of(name, path)
+        if (bindings := _package_of(inner)) is not None:
+            return bindings, None
         packages = sorted(inner.parent.parent.glob("lib/python*/site-packages"))
-        return None, _folder_of(name, packages[0] if packages else place)
-    if place.is_file() and os.access(place, os.X_OK):
-        if own := _package_of(place):
-            return own, None
+        return None, _folder_of(name, packages[0] if packages else path)
+    if path.is_file() and os.access(path, os.X_OK):
+        if (bindings := _package_of(path)) is not None:
+            return bindings, None
         raise InputError(
-            f"{place} is not a Python interpreter with llama.cpp: it has no llama-cpp-python.",
-            hint=f"Install it there: {place} -m pip install llama-cpp-python.",
+            f"{path} is not a Python interpreter with llama.cpp: it has no llama-cpp-python.",
+            hint=f"Install it there: {path} -m pip install llama-cpp-python.",
         )
-    problem = "cannot be run" if place.is_file() else "does not exist"
+    problem = "cannot be run" if path.is_file() else "does not exist"
     raise _no_build(name, f"it {problem}")
 
 
@@ -145,23 +145,18 @@ def _build(name: str, package: Path | None, libraries: Path | None) -> Build:
     for needed in ("__init__.py", "llama_cpp.py"):
         if not (bindings / needed).is_file():  # without it Python would import the package that is installed here
             raise _no_build(name, f"{bindings} has no {needed}")
-    own = libraries or (os.environ.get(LIBRARIES_VARIABLE) if package is None else None)
-    found = libraries_of(bindings) if own is None else Libraries(folder=Path(own), files=files_of(Path(own).resolve()))
-    if not any("llama" in Path(path).name for path in found.files):
-        raise _no_build(name, f"{found.folder} holds no libllama")
-    if sum(check_regular(Path(path)) for path in found.files) > _MOST_BYTES:  # before any is read
+    named = libraries or (os.environ.get(LIBRARIES_VARIABLE) if package is None else None)
+    folder = libraries_of(bindings) if named is None else Path(named).resolve()
+    files = libraries_in(folder)
+    if not any("llama" in Path(path).name for path in files):
+        raise _no_build(name, f"{folder} holds no libllama")
+    if sum(check_regular(Path(path)) for path in files) > _MOST_BYTES:  # before any is read
         raise _no_build(name, f"it holds more than {_MOST_BYTES >> 30} GiB")
-    files = {path: sha256 or digest(Path(path)) for path, sha256 in found.files.items()}
     # A wheel holds copies of a library, not links: what counts is its name without versions and its content.
-    names = {path: Path(path).name for path in files}
-    parts = {name.split(".")[0] + files[path] for path, name in names.items() if LIBRARY.fullmatch(name)}
-    parts.add("llama_cpp" + digest(bindings / "llama_cpp.py"))
-    identity = Identity(
-        name=name,
-        fingerprint=hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()[:8],
-        package=str(bindings),
-        files=files,
-    )
+    contents = {Path(path).name.split(".")[0] + digest(Path(path)) for path in files}
+    contents.add("llama_cpp" + digest(bindings / "llama_cpp.py"))
+    fingerprint = hashlib.sha256("".join(sorted(contents)).encode()).hexdigest()[:8]
+    identity = Identity(name=name, fingerprint=fingerprint, package=str(bindings), libraries=str(folder))
     return Build(
         name=name,
         label=_label(name),
@@ -187,19 +182,19 @@ def installed() -> Path:
     return Path(spec.origin).parent
 
 
-def _folder_of(name: str, place: Path) -> Path:
+def _folder_of(name: str, path: Path) -> Path:
     """A folder with all libraries of a place side by side, under the names that the bindings look for."""
-    folders = [folder for pattern in _PLACES for folder in sorted(place.glob(pattern) if pattern else (place,))]
+    folders = [folder for pattern in _PLACES for folder in sorted(path.glob(pattern) if pattern else (path,))]
     for folder in (folder for folder in folders if folder.is_dir() and _libraries(folder, "llama")):
-        own = _libraries(folder)
+        libraries = _libraries(folder)
         # Homebrew links the `lib` of its formulas into one, and leaves backends in the `libexec` of ggml's own folder.
-        homes = dict.fromkeys((folder, *(path.resolve().parent for path in own)))
+        homes = dict.fromkeys((folder, *(path.resolve().parent for path in libraries)))
         near = (home.parent / part for home in homes for part in ("lib", "bin", "libexec"))
-        every = own + [path for place in dict.fromkeys(near) if place.is_dir() for path in _libraries(place)]
-        if (folder / plain_name("llama")).exists() and {p.resolve() for p in every} == {p.resolve() for p in own}:
+        every = libraries + [path for place in dict.fromkeys(near) if place.is_dir() for path in _libraries(place)]
+        if (folder / plain_name("llama")).exists() and {p.resolve() for p in every} == {p.resolve() for p in libraries}:
             return folder.resolve()
         return side_by_side(every, folder)
-    raise _no_build(name, f"{place} holds no libllama")
+    raise _no_build(name, f"{path} holds no libllama")
 
 
 def _libraries(folder: Path, stem: str = "") -> list[Path]:
@@ -217,13 +212,13 @@ def _package_of(interpreter: Path) -> Path | None:
         done = output_of(command, timeout_s=_ANSWER_S, variables=variables, cwd=empty_dir())
     except OSError as error:
         raise InputError(f"{interpreter} does not run: {error}.", hint=_HINT) from error
-    found = next((line.removeprefix(_FOUND) for line in done.stdout.splitlines() if line.startswith(_FOUND)), None)
-    if done.returncode or found is None:
+    origin = next((line.removeprefix(_FOUND) for line in done.stdout.splitlines() if line.startswith(_FOUND)), None)
+    if done.returncode or origin is None:
         complaint = done.stderr.strip().splitlines() or ["it answered nothing"]
         raise InputError(
             f"{interpreter} is not a Python interpreter with llama.cpp: {complaint[-1][:200]}.", hint=_HINT
         )
-    return Path(found).resolve().parent if found and Path(found).is_file() else None
+    return Path(origin).resolve().parent if origin and Path(origin).is_file() else None
 
 
 @functools.cache
@@ -299,9 +294,9 @@ def judge(build: Build, *, fresh: bool = False) -> BuildVerdict:
     device = f"-{hashlib.sha256(str(chosen).encode()).hexdigest()[:8]}" if chosen else ""
     path = cache_dir() / "builds" / f"{build.fingerprint}-{__version__}{device}.json"
     with contextlib.suppress(InputError):  # a damaged answer is asked for again
-        known = None if fresh else read_json(path, BuildVerdict)
-        if isinstance(known, BuildVerdict) and known.fits is not None:
-            return msgspec.structs.replace(known, name=build.name)
+        remembered = None if fresh else read_json(path, BuildVerdict)
+        if isinstance(remembered, BuildVerdict) and remembered.fits is not None:
+            return msgspec.structs.replace(remembered, name=build.name)
     try:
         verdict = BuildVerdict(name=build.name, fingerprint=build.fingerprint, fits=check_build(build))
     except MlsdError as error:

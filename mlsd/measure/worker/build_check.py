@@ -1,7 +1,6 @@
 """Whether a build of llama.cpp can be measured at all, asked before anything runs; and what it says to a known text."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -9,10 +8,9 @@ import numpy as np
 from mlsd.clock import MonotonicClock
 from mlsd.engine.context import ContextOptions, Logits, check_finite, context_options
 from mlsd.engine.llama.build.layouts import layout_of
-from mlsd.engine.llama.build.loaded import loaded
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.native import backend_info, library, sequence_state_version
+from mlsd.engine.llama.native import backend_info, library, loaded_libraries, sequence_state_version
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.state import BlobError, BlobShape, check_saved
 from mlsd.engine.probe import PROBE_TEXT, first_exact
@@ -56,7 +54,7 @@ def check_build(job: Job | None) -> BuildFits:
     return BuildFits(
         backend=backend_info(engine.n_gpu_layers),
         known_distance=distance,
-        loaded=loaded(str(Path(native.__file__).parent)),
+        loaded=loaded_libraries(native),
         memory_version=sequence_state_version(),
         layout=layout_of(native),
         rollback=rollback,
@@ -70,8 +68,8 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
     with LlamaModel(path, n_gpu_layers=engine.n_gpu_layers) as model:
         open_model = partial(open_context, model)
         with open_model(_reading(engine, 256)) as context:
-            stored, found = np.asarray(_KNOWN), known_logits(context)
-            distance = float(np.sqrt(np.mean((found - stored) ** 2)) / np.std(stored))
+            stored, logits = np.asarray(_KNOWN), known_logits(context)
+            distance = float(np.sqrt(np.mean((logits - stored) ** 2)) / np.std(stored))
             if not distance <= _KNOWN_LIMIT:  # not-a-number, too
                 raise NativeError(
                     f"This build computes something else: logits of a known text are off by {distance:.2g} of their "
@@ -112,7 +110,7 @@ def read_logits(job: Job, tokens: tuple[int, ...], ids: tuple[tuple[int, ...], .
     `ids` are the tokens whose logits are wanted at each place, by default the likeliest.
     """
     case = job.slots[0].case
-    found: list[tuple[int, ...]] = []
+    ids_read: list[tuple[int, ...]] = []
     logits: list[tuple[float, ...]] = []
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         prompt = arms.prompt(case)
@@ -126,11 +124,11 @@ def read_logits(job: Job, tokens: tuple[int, ...], ids: tuple[tuple[int, ...], .
                 context.decode(part, n_outputs=len(part))
                 rows = np.concatenate([before, check_finite(context.logits())])
                 before = rows[-1:].copy()
-                for place, (row, token) in enumerate(zip(rows, part, strict=False), start):
-                    wanted = ids[place] if ids else _likeliest(row, token)
-                    found.append(wanted)
+                for i, (row, token) in enumerate(zip(rows, part, strict=False), start):
+                    wanted = ids[i] if ids else _likeliest(row, token)
+                    ids_read.append(wanted)
                     logits.append(tuple(float(row[i]) for i in wanted))
-    return LogitsRead(ids=tuple(found), logits=tuple(logits))
+    return LogitsRead(ids=tuple(ids_read), logits=tuple(logits))
 
 
 def _reading(engine: EngineOptions, n_ctx: int, width: int = 1) -> ContextOptions:

@@ -13,6 +13,7 @@ import pytest
 
 from mlsd.engine.llama import native
 from mlsd.engine.llama.build import layouts
+from mlsd.engine.llama.build.loaded import libraries_in
 from mlsd.errors import InputError
 from mlsd.measure.parent.builds import THIS, find_build, installed, judge, known_builds, verdict_of
 from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
@@ -143,7 +144,7 @@ def test_what_fits_is_remembered_and_what_is_here_is_found(tmp_path: Path, monke
     first = judge(build)
     assert first.fits is not None and first.fits.rollback == "snapshots"
     assert first.fits.loaded.package == build.identity.package
-    assert set(first.fits.loaded.libraries) <= set(build.identity.files)
+    assert set(first.fits.loaded.libraries) <= set(libraries_in(Path(build.identity.libraries)))
     with monkeypatch.context() as patch:
         patch.setattr("mlsd.measure.parent.builds.run_info", None)
         assert judge(build) == first

@@ -52,8 +52,8 @@ class StructureLayout(Record, frozen=True, kw_only=True):
         return f"b{self.first} on" if self.last is None else f"b{self.first} to b{self.last}"
 
     def fields(self, structure: str) -> tuple[Field, ...]:
-        found: tuple[Field, ...] = getattr(self, structure)
-        return found
+        fields: tuple[Field, ...] = getattr(self, structure)
+        return fields
 
 
 class _Table(Record, frozen=True, kw_only=True):
@@ -92,21 +92,21 @@ def _fit(structure: str, binding: Any, shared: Any, version: str) -> str | None:
     if missing := [field for field in _NEEDED[structure] if field not in names]:
         return f"llama-cpp-python {version} has no {', '.join(missing)} in {structure}"
     returned, n_bytes = _returned(shared, name)
-    known = [(layout.name, layout.fields(structure)) for layout in layouts()]
-    values = {field[1]: field for _, fields in known for field in fields}
+    candidates = [(layout.name, layout.fields(structure)) for layout in layouts()]
+    values = {field[1]: field for _, fields in candidates for field in fields}
     if not (misfits := _differences(declared, values, returned, n_bytes)):
         return None
-    for _, fields in known:
+    for _, fields in candidates:
         candidate = _structure(fields, declared)
         if not (other := _differences(candidate, values, returned, n_bytes)):
             _give(binding, declared, candidate)
             return None
         if ctypes.sizeof(candidate) == n_bytes:  # its fields say more than a size that is another
             misfits = other
-    found = f"has {n_bytes} bytes in the library" if n_bytes is not None else "has another layout in the library"
-    ranges = ", ".join(name for name, _ in known)
+    size = f"has {n_bytes} bytes in the library" if n_bytes is not None else "has another layout in the library"
+    ranges = ", ".join(name for name, _ in candidates)
     return (
-        f"{structure} {found} and {ctypes.sizeof(declared)} bytes in llama-cpp-python {version}; "
+        f"{structure} {size} and {ctypes.sizeof(declared)} bytes in llama-cpp-python {version}; "
         f"{'; '.join(misfits[:3])}; no layout that is known ({ranges}) fits"
     )
 
@@ -114,8 +114,8 @@ def _fit(structure: str, binding: Any, shared: Any, version: str) -> str | None:
 def _structure(fields: tuple[Field, ...], declared: Any) -> Any:
     """A structure of these fields; a field that the binding declares keeps the type that it has there."""
     types = {field[0]: field[1] for field in declared._fields_}
-    own = [(field, types.get(field, _KINDS[kind])) for kind, field, _ in fields]
-    return type(declared.__name__, (ctypes.Structure,), {"_fields_": own})
+    members = [(field, types.get(field, _KINDS[kind])) for kind, field, _ in fields]
+    return type(declared.__name__, (ctypes.Structure,), {"_fields_": members})
 
 
 def _differences(structure: Any, values: dict[str, Field], returned: bytes, n_bytes: int | None) -> tuple[str, ...]:
@@ -123,13 +123,13 @@ def _differences(structure: Any, values: dict[str, Field], returned: bytes, n_by
     size = ctypes.sizeof(structure)
     if n_bytes not in (None, size):
         return (f"{n_bytes} bytes are not {size}",)
-    found = []
+    differences = []
     for name in (field[0] for field in structure._fields_ if field[0] in values):
         kind, _, default = values[name]
         value = _KINDS[kind].from_buffer_copy(returned, getattr(structure, name).offset).value or 0
         if value != default:
-            found.append(f"its default {name} reads as {value:g}, not {default:g}")
-    return tuple(found)
+            differences.append(f"its default {name} reads as {value:g}, not {default:g}")
+    return tuple(differences)
 
 
 def _give(binding: Any, old: Any, new: Any) -> None:
@@ -154,8 +154,8 @@ def _returned(shared: Any, function: str) -> tuple[bytes, int | None]:
         call = shared[function]
         call.argtypes, call.restype = [], _Large
         return bytes(call().bytes), None
-    own = [i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a == b]
-    return texts[0], -(-(own[-1] + 1) // 8) * 8 if own else 0
+    written = [i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a == b]
+    return texts[0], -(-(written[-1] + 1) // 8) * 8 if written else 0
 
 
 class _Large(ctypes.Structure):

