@@ -9,10 +9,8 @@ import numpy as np
 
 from benchmarks.harness import Result, of_samples
 from mlsd.clock import MonotonicClock
-from mlsd.drafters.lookup.pld import Options as PldOptions
-from mlsd.drafters.lookup.pld import PromptLookup
-from mlsd.drafters.lookup.rest import Options as RestOptions
-from mlsd.drafters.lookup.rest import Rest
+from mlsd.drafters.lookup.pld import PldOptions, PromptLookup
+from mlsd.drafters.lookup.rest import Rest, RestOptions
 from mlsd.drafters.lookup.suffix_store import SuffixStore, write_store
 from mlsd.engine.verify import Verification
 from mlsd.records import ModelRef

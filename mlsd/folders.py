@@ -31,18 +31,18 @@ _started_in = Path()  # set where the program has left that folder
 
 def data_path(name: str) -> Path:
     """A data file or folder of mlsd: under ``mlsd/data`` in a wheel, at the top level of a checkout."""
-    for place in (_PACKAGE / "data" / name, _PACKAGE.parent / name):
-        if place.exists():
-            return place
+    for path in (_PACKAGE / "data" / name, _PACKAGE.parent / name):
+        if path.exists():
+            return path
     raise InputError(f"mlsd's own file {name} is missing.", hint="Reinstall mlsd: the installation is incomplete.")
 
 
 def asset_path(name: str) -> Path:
     """The path of a file under ``mlsd/assets`` (prompts, tiny models)."""
-    place = _PACKAGE / "assets" / name
-    if not place.exists():
+    path = _PACKAGE / "assets" / name
+    if not path.exists():
         raise InputError(f"mlsd's own asset {name} is missing.", hint="Reinstall mlsd: the installation is incomplete.")
-    return place
+    return path
 
 
 def user_dir() -> Path:
@@ -86,11 +86,11 @@ def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
         folder = Path(named).expanduser() if named else usual(_NAME, appauthor=False)
     except RuntimeError as error:  # neither HOME nor an entry in the password file: usual in containers
         raise InputError(f"User {os.getuid()} has no home folder.", hint=hint) from error
-    for place in (folder, *folder.parents):
-        if os.path.isdir(place):  # noqa: PTH112 - pathlib's raises where a parent may not be read
+    for ancestor in (folder, *folder.parents):
+        if os.path.isdir(ancestor):  # noqa: PTH112 - pathlib's raises where a parent may not be read
             break
-        if os.path.lexists(place):
-            raise InputError(f"{place} is not a folder.", hint=hint)
+        if os.path.lexists(ancestor):
+            raise InputError(f"{ancestor} is not a folder.", hint=hint)
     return folder
 
 
@@ -99,10 +99,10 @@ def _user_folder(variable: str, usual: Callable[..., Path]) -> Path:
 
 def free_bytes(folder: Path) -> int:
     """Free bytes of the disk that holds `folder`, which need not exist yet."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
+    ancestor = folder.absolute()
+    while not ancestor.exists():
+        ancestor = ancestor.parent
+    return shutil.disk_usage(ancestor).free
 
 
 def unwritable(path: Path, error: OSError) -> InputError:

@@ -29,12 +29,12 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
 
     Raises: InputError when the file cannot be read.
     """
-    known: dict[str, FileHash] = {}
+    remembered: dict[str, FileHash] = {}
     with contextlib.suppress(InputError):  # it only saves time: a damaged one is written anew
-        known = {} if fresh else read_json(_place(), dict[str, FileHash])
+        remembered = {} if fresh else read_json(_hashes_file(), dict[str, FileHash])
     try:
         key, status = str(path.resolve()), path.stat()
-        entry = known.get(key)
+        entry = remembered.get(key)
         if entry is not None and (entry.n_bytes, entry.mtime_ns) == (status.st_size, status.st_mtime_ns):
             return entry.sha256
         if status.st_size > _LARGE_BYTES and _is_mostly_a_hole(path, status):
@@ -43,9 +43,9 @@ def file_sha256(path: Path, *, fresh: bool = False, on_bytes: OnBytes | None = N
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from error
     # As it was before it was read: one that changed meanwhile is read again.
-    found = {key: FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256)}
+    entry_now = {key: FileHash(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256)}
     with contextlib.suppress(InputError):  # a read-only home costs the next call a re-read, no more
-        update_json(_place(), dict[str, FileHash], lambda value: value.update(found), damaged_is_empty=True)
+        update_json(_hashes_file(), dict[str, FileHash], lambda value: value.update(entry_now), damaged_is_empty=True)
     return sha256
 
 
@@ -70,5 +70,5 @@ def _is_mostly_a_hole(path: Path, status: os.stat_result) -> bool:
         return not any(file.read(_CHUNK_BYTES))
 
 
-def _place() -> Path:
+def _hashes_file() -> Path:
     return user_dir() / "hashes.json"

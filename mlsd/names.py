@@ -17,4 +17,4 @@ def clean(text: str) -> str:
 
 def clean_json(text: str) -> str:
     """The same of every text in a JSON text."""
-    return clean(_ESCAPED.sub(lambda found: r"\ufffd" if found[1] else found[0], text) if "\\" in text else text)
+    return clean(_ESCAPED.sub(lambda match: r"\ufffd" if match[1] else match[0], text) if "\\" in text else text)

@@ -17,8 +17,8 @@ def hide(secret: str | None) -> None:
 
 def secrets() -> tuple[str, ...]:
     """Every text that must not be seen, the longest first."""
-    known = {value for name in VARIABLES if (value := os.environ.get(name, "").strip())}
-    return tuple(sorted(known | _hidden, key=len, reverse=True))
+    named = {value for name in VARIABLES if (value := os.environ.get(name, "").strip())}
+    return tuple(sorted(named | _hidden, key=len, reverse=True))
 
 
 def redact(text: str) -> str:

@@ -127,19 +127,19 @@ class Visible(Record, frozen=True, kw_only=True):
         return f"{100 * self.up:+.0f} % or {100 * self.down:.0f} %"
 
 
-def smallest_effect(found: Interval, n_choices: int = 1, *, ratio: bool = False) -> Visible | None:
+def smallest_effect(interval: Interval, n_choices: int = 1, *, ratio: bool = False) -> Visible | None:
     """The effects that would have been decided 4 times in 5 by a measurement like this `mean_over` of so many choices.
 
     d / sqrt(n) standard deviations, with d from the noncentral t distribution: ``P(T'_{n-1}(d) > t) = 0.8`` (Cohen,
     "Statistical Power Analysis for the Behavioral Sciences", 1988); the standard deviation without the bias that its
     estimate has in small samples (Cureton 1968). None below four groups, whose own spread is hardly known.
     """
-    if found.low is None or found.high is None or found.n < LEAST_FOR_POWER:
+    if interval.low is None or interval.high is None or interval.n < LEAST_FOR_POWER:
         return None
-    n = found.n
+    n = interval.n
     unbiased = math.exp(math.lgamma((n - 1) / 2) - math.lgamma(n / 2)) * math.sqrt((n - 1) / 2)
     limit = dunnett_quantile(_ALPHA, n_choices, n - 1)
-    width = math.log(found.high / found.low) if ratio else found.high - found.low
+    width = math.log(interval.high / interval.low) if ratio else interval.high - interval.low
     size = _noncentrality(n - 1, limit) * width / 2 / limit * unbiased
     return Visible(up=math.expm1(min(size, 700.0)), down=math.expm1(-size)) if ratio else Visible(up=size, down=-size)
 
@@ -172,12 +172,14 @@ def groups_needed(
     sigma = spread * np.sqrt(freedom / chi2.ppf(shares, freedom))
 
     def decided(n: int) -> float:
-        own = per_group * (n - 1)
-        end, shift = limit(n, own), effect * math.sqrt(n) / sigma
+        freedom_of_n = per_group * (n - 1)
+        end, shift = limit(n, freedom_of_n), effect * math.sqrt(n) / sigma
         if math.isinf(end):
             return 0.0
         # Far out it is certain, and scipy's series for the noncentral t gives up.
-        return float(np.where(shift > 30 + 2 * end, 1.0, 1.0 - nctdtr(own, np.minimum(shift, 37.0), end)).mean())
+        return float(
+            np.where(shift > 30 + 2 * end, 1.0, 1.0 - nctdtr(freedom_of_n, np.minimum(shift, 37.0), end)).mean()
+        )
 
     n = bisect.bisect_left(range(most + 1), power, lo=2, key=decided)
     return n if n <= most else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from mlsd.drafters import own
+from mlsd.drafters import user_methods
 from mlsd.drafters.adaptive import Adaptive
 from mlsd.drafters.method import KNOWN, DrafterSetup, Method, MethodOptions, Unavailable, drafting_method
 from mlsd.drafters.options import PRESET, Range, Values
@@ -67,16 +67,16 @@ def find_method(name: str) -> Method:
 
     Raises: UnsupportedError with the names that exist, InputError for a file that cannot be used.
     """
-    if own.is_typed(name):
-        return own.load(name)
+    if user_methods.is_typed(name):
+        return user_methods.load(name)
     if name in UNAVAILABLE:
         missing = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
     if name in METHODS:
         importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
     if name not in KNOWN:
-        of_file = f"Name the file that it is in: --drafter {own.as_typed(name)}."
-        hint = choose(name, sorted(METHODS)) if own.as_typed(name) == name else of_file
+        of_file = f"Name the file that it is in: --drafter {user_methods.as_typed(name)}."
+        hint = choose(name, sorted(METHODS)) if user_methods.as_typed(name) == name else of_file
         raise UnsupportedError(f"There is no drafting method {name!r}.", hint=hint)
     return KNOWN[name]
 
@@ -114,8 +114,8 @@ def check_target(spec: DrafterSpec, target_path: Path, second_path: Path | None 
         raise InputError(f"The {method.name} method needs a {method.needs}.", hint="Name its GGUF with --draft.")
     if method.has("check_target"):
         chosen.check_target(Source(target_path))
-    if method.has("made"):
-        chosen.made(Source(target_path))
+    if method.has("made_draft"):
+        chosen.made_draft(Source(target_path))
     if method.chains_instead is not None and state_layers(Source(target_path)):
         raise UnsupportedError(
             f"{method.name} needs a target with attention memory only, because it verifies trees; {target_path.name} "
@@ -171,6 +171,6 @@ def drafting_file(spec: DrafterSpec, target_path: Path) -> Path | None:
 def second_file(spec: DrafterSpec, target_path: Path, draft_path: Path | None = None) -> Path | None:
     """The file beside the target's that an arm loads: the draft or head that was given, or one made of the target."""
     method = find_method(spec.name)
-    if draft_path is not None or not method.has("made"):
+    if draft_path is not None or not method.has("made_draft"):
         return draft_path
-    return method.read(spec).made(Source(target_path)).file()
+    return method.read(spec).made_draft(Source(target_path)).file()

@@ -96,10 +96,10 @@ class Chain:
     def _is_unsure(self, outputs: Predictor) -> bool:
         started_ns = self._now()
         n_top = _LLAMA_TOP_K if self.stop.p_min_mode == "drop" else None
-        found = top_probability(outputs.logits()[0], n_top) < self.stop.p_min
+        is_unsure = top_probability(outputs.logits()[0], n_top) < self.stop.p_min
         self._confidence_ns += self._now() - started_ns
-        self._n_stops += found
-        return found
+        self._n_stops += is_unsure
+        return is_unsure
 
     def proposal(self, rollback_ns: int = 0) -> Proposal:
         """The chain, with the distributions that its tokens were drawn from where they were drawn."""

@@ -25,7 +25,7 @@ from mlsd.records import DRAFT_MODEL
 
 def check_vocabulary_of_files(target: Source, draft: Source) -> None:
     """Compare what two headers say of type, size and tokens, before either model is loaded. Raises: EngineError."""
-    kinds = [source.text("tokenizer.ggml.model", "", own=False) for source in (target, draft)]
+    kinds = [source.text("tokenizer.ggml.model", "", prefixed=False) for source in (target, draft)]
     check_token_lists(kinds, [source.texts("tokenizer.ggml.tokens") for source in (target, draft)])
 
 
@@ -77,7 +77,7 @@ def open_second(setup: DrafterSetup, plan: ContextPlan, n_experts: int | None = 
         small_model_study("vicuna-7b", 10),
     ),
 )
-class ChainOptions(MethodOptions, EarlyStop, frozen=True, kw_only=True):
+class DraftModelOptions(MethodOptions, EarlyStop, frozen=True, kw_only=True):
     """Options of drafting with a second model."""
 
     def check_second(self, target: Source, second: Source) -> None:

@@ -79,7 +79,7 @@ class MethodOptions(Record, frozen=True, kw_only=True):
         """Values that only a look at a file can give."""
         return {}
 
-    def made(self, target: Source) -> MadeDraft:
+    def made_draft(self, target: Source) -> MadeDraft:
         """Of a method whose draft is made of its target: the draft, or the reason against it."""
         raise NotImplementedError
 
@@ -123,18 +123,18 @@ class Method:
     chains_instead: str | None = None  # of a method that drafts trees only: who drafts chains where memory holds none
 
     def has(self, hook: str) -> bool:
-        """Whether it brings that hook of `MethodOptions`: without `made`, its draft is not made of the target."""
+        """Whether it brings that hook of `MethodOptions`: without `made_draft`, its draft is not made of the target."""
         return getattr(self.options, hook) is not getattr(MethodOptions, hook)
 
     def preset(self, spec: DrafterSpec) -> Preset | None:
         """The preset that `spec` names, or None when it names none. Raises: InputError for an unknown name."""
-        name, known = spec.options.get(PRESET), {preset.name: preset for preset in self.presets}
+        name, presets = spec.options.get(PRESET), {preset.name: preset for preset in self.presets}
         if name is None:
             return None
-        if str(name) not in known:
-            hint = choose(str(name), list(known)) if known else f"{self.name} has no presets."
+        if str(name) not in presets:
+            hint = choose(str(name), list(presets)) if presets else f"{self.name} has no presets."
             raise InputError(f"{self.name} has no preset {name!r}.", hint=hint)
-        return known[str(name)]
+        return presets[str(name)]
 
     def read(self, spec: DrafterSpec) -> MethodOptions:
         """The options of a spec: defaults, then its preset's values, then its own. Raises: InputError."""
@@ -163,8 +163,8 @@ class Method:
         try:
             return msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
-            problem, _, place = str(error).partition(" - at `$.")
-            name = place.rstrip("`")
+            problem, _, path = str(error).partition(" - at `$.")
+            name = path.rstrip("`")
             value = f" {name}={values[name]!r}:" if name in values else ""
             raise InputError(f"{self.name}:{value} {problem}.", hint=self._help()) from error
 

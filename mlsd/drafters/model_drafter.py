@@ -135,10 +135,10 @@ class OwnMemory(DraftMemory):
 
     def stats(self) -> dict[str, float]:
         """The same, with the time of marking and rewinding."""
-        found = {**super().stats(), "draft_rollback_ns": float(self.rollback_ns)}
+        stats = {**super().stats(), "draft_rollback_ns": float(self.rollback_ns)}
         if self.pass_bytes is not None:
-            found["draft_read_bytes"] = self.pass_bytes * self.tally["draft_steps"]
-        return found
+            stats["draft_read_bytes"] = self.pass_bytes * self.tally["draft_steps"]
+        return stats
 
 
 class ModelDrafter(Drafter):

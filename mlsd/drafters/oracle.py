@@ -72,10 +72,10 @@ class Replay(Drafter):
         if key not in self._records:
             self._records[key] = list(self._plain(key))
         self._record, self._n_committed = self._records[key], 0
-        own = np.random.default_rng(self._seed)
+        draws = np.random.default_rng(self._seed)
         # How far a wrong token is from the right one, never nought: drawing takes longer than a pass of a tiny model.
-        self._steps = own.integers(1, self._n_vocab, len(self._record)).tolist()
-        self._lengths = list(itertools.islice(accepted_lengths(self._rates, self._gamma, own), len(self._record)))
+        self._steps = draws.integers(1, self._n_vocab, len(self._record)).tolist()
+        self._lengths = list(itertools.islice(accepted_lengths(self._rates, self._gamma, draws), len(self._record)))
         self._n_rounds = 0
 
     def propose(self, k: int) -> Proposal:

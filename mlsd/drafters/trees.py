@@ -95,11 +95,11 @@ def expand(first: Logits, grow: Grow, *, depth: int, top_k: int, n_nodes: int) -
         return range(start, len(tokens))
 
     level: list[int] = list(add(ROOT, 0.0, first))
-    place = {ROOT: ROOT}
+    index_in_level = {ROOT: ROOT}
     for _ in range(depth - 1):
         frontier = sorted(level, key=lambda i: -scores[i])[:top_k]
-        rows = grow([tokens[i] for i in frontier], [place[parents[i]] for i in frontier])
-        place = {node: i for i, node in enumerate(frontier)}
+        rows = grow([tokens[i] for i in frontier], [index_in_level[parents[i]] for i in frontier])
+        index_in_level = {node: i for i, node in enumerate(frontier)}
         level = [child for node, row in zip(frontier, rows, strict=True) for child in add(node, scores[node], row)]
     # Stable, and parents stand before children: of equal ones the parent is kept.
     best = sorted(range(len(tokens)), key=lambda i: -scores[i])[:n_nodes]
@@ -129,7 +129,7 @@ class TreeDrafter(ModelDrafter):
 
     def propose(self, k: int) -> Proposal:
         """The likeliest tree of at most `k` levels."""
-        model, now, own, tally = self._model, self._clock.now_ns, self._options, self.memory.tally
+        model, now, options, tally = self._model, self._clock.now_ns, self._options, self.memory.tally
 
         def grow(tokens: Sequence[int], parents: Sequence[int]) -> Logits:
             started_ns = now()
@@ -142,7 +142,7 @@ class TreeDrafter(ModelDrafter):
         self.memory.read(self.memory.news())
         t0, passes_ns = now(), tally["draft_forward_ns"]
         first = model.logits()[0, : self._n_vocab].copy()  # the levels' passes may write over it
-        tree = expand(first, grow, depth=min(k, own.depth), top_k=own.top_k, n_nodes=self._n_nodes)
+        tree = expand(first, grow, depth=min(k, options.depth), top_k=options.top_k, n_nodes=self._n_nodes)
         t1 = now()
         self._tree_ns += t1 - t0 - int(tally["draft_forward_ns"] - passes_ns)
         model.truncate(model.n_past)  # the levels; what is accepted of them comes back with the newest text
@@ -191,8 +191,8 @@ def commonest_prefixes(rows: npt.NDArray[np.int32], n_nodes: int) -> Tree:
             break
     # The sort is stable and `nodes` has parents first, so a parent comes before children that are as common.
     best = sorted(range(len(nodes)), key=lambda i: -nodes[i][0])[:n_nodes]
-    place = {ROOT: ROOT, **{node: i for i, node in enumerate(best)}}
-    return depth_first([nodes[i][1] for i in best], [place[nodes[i][2]] for i in best])
+    rank = {ROOT: ROOT, **{node: i for i, node in enumerate(best)}}
+    return depth_first([nodes[i][1] for i in best], [rank[nodes[i][2]] for i in best])
 
 
 def _commonest(sizes: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:

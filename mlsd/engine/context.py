@@ -47,8 +47,8 @@ def check_threads(n_threads: int) -> None:
 
 def default_threads() -> int:
     """Physical cores (performance cores where the machine tells them apart), one less where there are few."""
-    told = darwin.performance_cores() if sys.platform == "darwin" else None
-    cores = told or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    stated = darwin.performance_cores() if sys.platform == "darwin" else None
+    cores = stated or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
     return max(1, cores - 1) if cores <= _FEW_CORES else cores
 
 
@@ -160,10 +160,10 @@ class Context(Protocol):
     def truncate(self, n_past: int) -> None:
         """Forget every position >= `n_past`. Raises EngineError when the engine says it cannot."""
 
-    def save_state(self, place: int | None = None) -> None:
+    def save_state(self, slot: int | None = None) -> None:
         """Remember the recurrent part of the memory as it is now, in the one place there is or in a further one."""
 
-    def load_state(self, place: int | None = None) -> None:
+    def load_state(self, slot: int | None = None) -> None:
         """Bring back what `save_state` remembered there; attention memory is cut with `truncate`."""
 
     @property

@@ -80,7 +80,7 @@ def generate(
     else:
         outputs = prefill(context, prompt)
     first = loop.commit(rule(NOTHING, outputs))
-    known = outputs is not context
+    is_held = outputs is not context
     t2 = now()
     drafter.observe(first)
     rounds: list[Round] = []
@@ -95,9 +95,9 @@ def generate(
     return Generation(
         tokens=tuple(loop.output),
         rounds=tuple(rounds),
-        prefill_ns=None if known else t2 - t1,
+        prefill_ns=None if is_held else t2 - t1,
         # A drafter that reads the target's own rows can take in the prompt only after the target has.
-        draft_prefill_ns=None if known else (t1 - t0) + (t3 - t2),
+        draft_prefill_ns=None if is_held else (t1 - t0) + (t3 - t2),
         decode_ns=loop.end_ns - t4,
         ended_by_eog=loop.ended_by_eog,
         past=(*loop.output[: loop.n_before], *loop.accepted),

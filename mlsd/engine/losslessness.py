@@ -264,9 +264,9 @@ class TopLogits:
         return centred
 
 
-def distance(one: Floats, other: Floats) -> float:
+def distance(rows: Floats, other: Floats) -> float:
     """Root mean square of what differs between two."""
-    return float(np.sqrt(((one - other) ** 2).mean()))
+    return float(np.sqrt(((rows - other) ** 2).mean()))
 
 
 class FedContext:

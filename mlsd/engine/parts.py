@@ -62,18 +62,18 @@ def node_parts(nodes: Sequence[Node]) -> tuple[Part, ...]:
     heads = [i for i, node in enumerate(nodes) if _stem(node.name) == "result_output"]
     if not heads:
         raise UnsupportedError("The graph of this model has no result_output, so its parts cannot be separated.")
-    known: list[Part | None] = [_part_of(node) for node in nodes[: heads[-1] + 1]]
+    parts_by_name: list[Part | None] = [_part_of(node) for node in nodes[: heads[-1] + 1]]
     last = -1  # the last node whose part is known
     for i, node in enumerate(nodes[: heads[-1]]):
         closes = node.operation not in _FREE and _CLOSING.fullmatch(_stem(node.name))
-        if known[i] is None and last >= 0 and closes:
-            known[last + 1 : i + 1] = [known[last]] * (i - last)
-        if known[i] is not None:
+        if parts_by_name[i] is None and last >= 0 and closes:
+            parts_by_name[last + 1 : i + 1] = [parts_by_name[last]] * (i - last)
+        if parts_by_name[i] is not None:
             last = i
     parts: list[Part] = ["sampling"] * len(nodes)
     following: Part = "head"
     for i in range(heads[-1], -1, -1):
-        following = known[i] or following
+        following = parts_by_name[i] or following
         parts[i] = following
     for i in range(1, heads[-1]):
         if nodes[i].operation in _FREE:

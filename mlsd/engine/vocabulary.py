@@ -75,10 +75,10 @@ def check_token_lists(kinds: Sequence[str], tokens: Sequence[Sequence[str]]) -> 
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:
     """A hash (hex) of the tokenizer's type and of the text of every token; equal for models that share ids."""
     vocabulary = tokenizer.vocabulary
-    made = hashlib.sha256(f"{vocabulary.kind} {vocabulary.n_tokens}".encode())
+    running = hashlib.sha256(f"{vocabulary.kind} {vocabulary.n_tokens}".encode())
     for token in range(vocabulary.n_tokens):
-        made.update(b"\0" + tokenizer.token_text(token).encode("utf-8", "replace"))
-    return made.hexdigest()
+        running.update(b"\0" + tokenizer.token_text(token).encode("utf-8", "replace"))
+    return running.hexdigest()
 
 
 def _error(difference: str) -> EngineError:

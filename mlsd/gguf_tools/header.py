@@ -86,12 +86,12 @@ class Header:
         alignment = self.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise HeaderError(f"its alignment is {ascii(alignment)[:40]}, no power of two")
-        found = [self._tensor() for _ in range(n_tensors)]
+        listed_tensors = [self._tensor() for _ in range(n_tensors)]
         self.data_start = -(-self._at // alignment) * alignment
         self.tensors = {
-            tensor.name: TensorEntry(tensor=tensor, start=self.data_start + offset) for tensor, offset in found
+            tensor.name: TensorEntry(tensor=tensor, start=self.data_start + offset) for tensor, offset in listed_tensors
         }
-        if len(self.tensors) != len(found):
+        if len(self.tensors) != len(listed_tensors):
             raise HeaderError("two of its tensors have one name")
 
     def get(self, key: str, default: Any = None) -> Any:

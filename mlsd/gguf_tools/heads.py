@@ -57,7 +57,7 @@ def read_head(head: Source, target: Source, architecture: str) -> DraftingHead:
         architecture=architecture,
         target_layers=layers,
         n_block=head.count("block_size", _DEFAULT_BLOCK),
-        mask=head.count(_MASK, own=False),
+        mask=head.count(_MASK, prefixed=False),
         causal=any(head.flags("attention.causal")),
         from_anchor=_MARKOV in tensors and all(head.flags("sample_from_anchor")),
         n_candidates=_number(head, "selector_top_k") if _SELECTOR in tensors else 0,
@@ -89,7 +89,7 @@ def _of_block(head: Source, target: Source, tensors: Mapping[str, Tensor]) -> Mi
     unused = head.count("attention.sliding_window") > 0 and not any(head.flags("attention.sliding_window_pattern"))
     yield unused, f"has a sliding window that no block uses; {ends}"
     yield from _of_tensors(head, target, tensors)
-    mask, n_block = head.count(_MASK, None, own=False), head.count("block_size", _DEFAULT_BLOCK)
+    mask, n_block = head.count(_MASK, None, prefixed=False), head.count("block_size", _DEFAULT_BLOCK)
     yield mask is None or mask >= _n_vocab(head), f"names no mask token ({_MASK})"
     yield n_block < 2, f"has blocks of {n_block} positions, which leave nothing to propose"
 
@@ -124,5 +124,5 @@ def _n_vocab(source: Source) -> int:
 
 def _number(source: Source, key: str) -> int:
     """A count; 0 where there is none, or one for each block."""
-    found = source.counts(key) or (0,)
-    return 0 if source.is_array(f"{source.architecture}.{key}") else found[0]
+    counts = source.counts(key) or (0,)
+    return 0 if source.is_array(f"{source.architecture}.{key}") else counts[0]

@@ -79,15 +79,15 @@ def weigh(
     for tensor in listed:
         block = tensor.block
         if n_trunk is not None and block is not None and block >= n_trunk:
-            place = "prediction"
+            use = "prediction"
         elif n_experts and _EXPERT_MARK in tensor.name:
-            place = "routed"
+            use = "routed"
             expert_layers.add(block)
         elif tensor.name in _LOOKUP_TABLES and not (tied and tensor.name == _EMBEDDING):
-            place = "lookup"
+            use = "lookup"
         else:
-            place = "always"
-        sums[place] += Weight(n_parameters=tensor.n_weights, n_bytes=tensor.n_bytes)
+            use = "always"
+        sums[use] += Weight(n_parameters=tensor.n_weights, n_bytes=tensor.n_bytes)
     n_routed = n_experts * len(expert_layers)
     return ModelWeight(
         total=sum(sums.values(), Weight()),
@@ -114,13 +114,13 @@ def model_facts(path: Path, *, ref: ModelRef | None = None) -> ModelFacts:
     return ModelFacts(
         ref=ref,
         architecture=source.architecture,
-        name=source.text("general.name", "", own=False) or None,
+        name=source.text("general.name", "", prefixed=False) or None,
         n_layers=trunk_layers(source),
         n_vocab=tokens if tokens is not None else source.count("vocab_size", None),
         n_embd=source.count("embedding_length", None),
         **weight.facts(),
         tensor_types=dict(Counter(tensor.type.name for tensor in stored).most_common()),
-        synthetic=any(source.flags(SYNTHETIC, own=False)),
+        synthetic=any(source.flags(SYNTHETIC, prefixed=False)),
     )
 
 

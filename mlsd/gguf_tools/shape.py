@@ -142,8 +142,8 @@ def _tensors(shape: Shape) -> Iterator[Tensor]:
     }
     parts = [(f"blk.{layer}.", _block(shape, layer)) for layer in range(shape.n_layers + shape.n_mtp_blocks)]
     parts.insert(0, ("", ("outer",) if shape.tied_embeddings else ("outer", "head")))
-    for prefix, own in parts:
-        yield from read_tensors(",".join(_PARTS[part] for part in own), widths, prefix)
+    for prefix, names in parts:
+        yield from read_tensors(",".join(_PARTS[part] for part in names), widths, prefix)
 
 
 def _block(shape: Shape, layer: int) -> tuple[str, ...]:

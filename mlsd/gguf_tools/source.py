@@ -87,12 +87,12 @@ class Source:
 
     @property
     def architecture(self) -> str:
-        return self.text("general.architecture", "", own=False)
+        return self.text("general.architecture", "", prefixed=False)
 
     @property
     def n_shards(self) -> int:
         """Files the model is split into; this is one of them."""
-        count = self.count("split.count", 1, own=False) or 1
+        count = self.count("split.count", 1, prefixed=False) or 1
         if count > _MOST_SHARDS:
             raise self.damaged(f"it claims to be one of {count} files")
         return count
@@ -141,15 +141,15 @@ class Source:
         except HeaderError as error:
             raise self.damaged(str(error)) from error
 
-    # Typed values: of keys under the architecture's prefix, with `own=False` of whole keys.
+    # Typed values: of keys under the architecture's prefix, with `prefixed=False` of whole keys.
 
     @overload
-    def count(self, key: str, default: int = 0, *, own: bool = True) -> int: ...
+    def count(self, key: str, default: int = 0, *, prefixed: bool = True) -> int: ...
     @overload
-    def count(self, key: str, default: None, *, own: bool = True) -> int | None: ...
-    def count(self, key: str, default: int | None = 0, *, own: bool = True) -> int | None:
+    def count(self, key: str, default: None, *, prefixed: bool = True) -> int | None: ...
+    def count(self, key: str, default: int | None = 0, *, prefixed: bool = True) -> int | None:
         """One whole number from 0 on. Raises: ModelFileError, also where every block has its own."""
-        value = self._typed(key, _Count, "a count", own)
+        value = self._typed(key, _Count, "a count", prefixed)
         return default if value is None else int(value)
 
     def counts(self, key: str) -> tuple[int, ...] | None:
@@ -159,29 +159,29 @@ class Source:
 
     def of_blocks(self, key: str, n_blocks: int) -> tuple[int, ...] | None:
         """`counts` with one for each of the first `n_blocks` blocks."""
-        found = self.counts(key)
-        if found is None or not self.is_array(f"{self.architecture}.{key}"):
-            return None if found is None else found * n_blocks
-        if len(found) < n_blocks:
-            raise self._misfit(key, list(found), f"one count for each of {n_blocks} blocks")
-        return found[:n_blocks]
+        counts = self.counts(key)
+        if counts is None or not self.is_array(f"{self.architecture}.{key}"):
+            return None if counts is None else counts * n_blocks
+        if len(counts) < n_blocks:
+            raise self._misfit(key, list(counts), f"one count for each of {n_blocks} blocks")
+        return counts[:n_blocks]
 
     def number(self, key: str, default: float) -> float:
         """One finite number."""
         value = self._typed(key, _Number, "a number")
         return default if value is None else float(value)
 
-    def text(self, key: str, default: str, *, own: bool = True) -> str:
-        value = self._typed(key, str, "a text", own)
+    def text(self, key: str, default: str, *, prefixed: bool = True) -> str:
+        value = self._typed(key, str, "a text", prefixed)
         return default if value is None else str(value)
 
-    def flags(self, key: str, *, own: bool = True) -> tuple[bool, ...]:
+    def flags(self, key: str, *, prefixed: bool = True) -> tuple[bool, ...]:
         """Yes or no, one a block or a single one for all; empty when the key is not there."""
-        value = self._typed(key, list[bool | int] | bool | int, "yes or no", own)
+        value = self._typed(key, list[bool | int] | bool | int, "yes or no", prefixed)
         return () if value is None else tuple(map(bool, value if isinstance(value, list) else [value]))
 
-    def _typed(self, key: str, kind: Any, wanted: str, own: bool = True) -> Any:
-        value = self.get(f"{self.architecture}.{key}" if own else key)
+    def _typed(self, key: str, kind: Any, wanted: str, prefixed: bool = True) -> Any:
+        value = self.get(f"{self.architecture}.{key}" if prefixed else key)
         try:
             return None if value is None else msgspec.convert(value, kind)
         except msgspec.ValidationError:

@@ -68,8 +68,8 @@ def read_conditions() -> Conditions:
 
 def largest_cache_bytes() -> int | None:
     """The largest cache between a core and the memory (what is smaller is not read from memory twice), if known."""
-    found: int | None = _system().largest_cache_bytes()
-    return found
+    n_bytes: int | None = _system().largest_cache_bytes()
+    return n_bytes
 
 
 def machine_ns() -> int:
@@ -89,18 +89,18 @@ def host_key(identity: str | None) -> str:
 @functools.cache
 def _secret() -> str:
     """Random text kept in the user's folder; where it cannot be kept, another one for each process."""
-    own = {"secret": secrets.token_hex(16)}
+    kept = {"secret": secrets.token_hex(16)}
 
-    def change(known: dict[str, str]) -> None:
-        own.update(known)
-        known.update(own)
+    def change(stored: dict[str, str]) -> None:
+        kept.update(stored)
+        stored.update(kept)
 
     with contextlib.suppress(InputError):
         update_json(user_dir() / "host.json", dict[str, str], change, damaged_is_empty=True)
-    return own["secret"]
+    return kept["secret"]
 
 
-def _reasons(environment: Environment, known: dict[str, str], *, has_engine: bool) -> dict[str, str]:
+def _reasons(environment: Environment, given: dict[str, str], *, has_engine: bool) -> dict[str, str]:
     engine = "the engine does not say" if has_engine else "the engine was not asked"
     reasons = {
         "backend": engine,
@@ -111,7 +111,7 @@ def _reasons(environment: Environment, known: dict[str, str], *, has_engine: boo
         "low_power_mode": "the machine has no such setting",
         "thermal_state": "the system does not report one",
         "peak_bandwidth_source": "no peak is known",
-        **known,
+        **given,
     }
     fields = environment.__struct_fields__
     return {name: reasons.get(name, "could not be read") for name in fields if getattr(environment, name) is None}

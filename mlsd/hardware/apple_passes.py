@@ -121,18 +121,18 @@ def constants() -> Constants:
 
 def apple_chip(name: str, *, peak_gb_s: float | None = None, gpu_cores: int | None = None) -> AppleChip | None:
     """A chip by its name; of bins that nothing tells apart the largest. None for one that is not in the table."""
-    known = bins(name)
-    if not known:
+    candidates = bins(name)
+    if not candidates:
         return None
     peak = peak_gb_s or peak_bandwidth(name, gpu_cores=gpu_cores)[0]
-    peak = peak or max((chip.peak_bandwidth_gb_s or 0.0 for chip in known), default=0.0)
+    peak = peak or max((chip.peak_bandwidth_gb_s or 0.0 for chip in candidates), default=0.0)
     cores = gpu_cores or max(
-        (chip.gpu_cores for chip in known if chip.peak_bandwidth_gb_s in (peak, None)),
-        default=max(chip.gpu_cores for chip in known),
+        (chip.gpu_cores for chip in candidates if chip.peak_bandwidth_gb_s in (peak, None)),
+        default=max(chip.gpu_cores for chip in candidates),
     )
     if not peak:
         return None
-    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=known[0].generation, ultra=known[0].is_ultra)
+    return AppleChip(peak_gb_s=peak, gpu_cores=cores, generation=candidates[0].generation, ultra=candidates[0].is_ultra)
 
 
 def unnamed_chip(peak_gb_s: float) -> AppleChip:
@@ -236,8 +236,8 @@ class Runtime(Record, frozen=True, kw_only=True):
 
     def prefill_ms(self, work: Work) -> float:
         """One token of a prompt."""
-        known = self.constants.prefill
-        each: float = known[f"M{self.generation}"] * (known["mixture"] if work.expert_bytes else 1.0)
+        prefill = self.constants.prefill
+        each: float = prefill[f"M{self.generation}"] * (prefill["mixture"] if work.expert_bytes else 1.0)
         return each * work.n_parameters / 1e9 / self.chip.gpu_cores
 
     def pass_length(self, work: Work, rows: int, t_one_ms: float) -> float:
@@ -253,14 +253,14 @@ class Runtime(Record, frozen=True, kw_only=True):
 
         `step` is one drafting step (None: a look-up); `t_one_ms` a measured T(1). An empty method is the pass alone.
         """
-        one = t_one_ms or self.plain_ms(target)
-        wide = self.pass_length(target, gamma + 1, one)
+        plain_ms = t_one_ms or self.plain_ms(target)
+        wide = self.pass_length(target, gamma + 1, plain_ms)
         if not method:
             return wide
         each = 0.0 if step is None else self.plain_ms(step)
         steps = 1 if drafts_a_block(method) else gamma
         passes = 1 + (steps if step is not None else 0)
-        beyond = wide - 1 + (steps * each + passes * self.constants.round_ms[self.engine]) / one
+        beyond = wide - 1 + (steps * each + passes * self.constants.round_ms[self.engine]) / plain_ms
         program = self.program
         if self.engine == "llama.cpp":
             program = f"llama.cpp before b{SETTLED}" if 0 < self.build < SETTLED else ""
@@ -374,6 +374,6 @@ def joint(*factors: float) -> float:
 
 def acceptance_of(method: str, text: str = "", at: Constants | None = None) -> tuple[float, float, float]:
     """The chance of a token by public rows: least, middle, most; of code, or of prose for any other text."""
-    known = (at or constants()).acceptance
-    own = f"{method} {text if text in ('', 'code') else 'prose'}".strip()
-    return next(known[name] for name in (own, method, "any") if name in known)
+    acceptances = (at or constants()).acceptance
+    name_of_text = f"{method} {text if text in ('', 'code') else 'prose'}".strip()
+    return next(acceptances[name] for name in (name_of_text, method, "any") if name in acceptances)

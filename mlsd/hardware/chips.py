@@ -113,26 +113,26 @@ def bins(name: str) -> tuple[Chip, ...]:
     Empty for an unknown chip, and for one with more memory than was sold with it: people write M1 for an M1 Max.
     """
     text = name.lower()
-    found = _NAMED.search(text)
-    if found is None:
+    named = _NAMED.search(text)
+    if named is None:
         return ()
-    wanted = f"apple {found[1]} {found[2] or ''}".strip()
+    wanted = f"apple {named[1]} {named[2] or ''}".strip()
     memory = max(map(int, _MEMORY.findall(text)), default=0)
-    known = tuple(c for c in CHIPS if c.name.lower() == wanted and memory <= (c.max_memory_gib or memory))
+    candidates = tuple(c for c in CHIPS if c.name.lower() == wanted and memory <= (c.max_memory_gib or memory))
     cores = set(map(int, _CORES.findall(text)))
-    by_gpu = tuple(chip for chip in known if chip.gpu_cores in cores)
-    by_cpu = tuple(chip for chip in known if chip.cpu_cores in cores)
-    return by_gpu or by_cpu or tuple(chip for chip in known if memory in chip.sizes_gib) or known
+    by_gpu = tuple(chip for chip in candidates if chip.gpu_cores in cores)
+    by_cpu = tuple(chip for chip in candidates if chip.cpu_cores in cores)
+    return by_gpu or by_cpu or tuple(chip for chip in candidates if memory in chip.sizes_gib) or candidates
 
 
 def named_chip(text: str) -> str | None:
     """The chip that a text names, as it is called here, with the GPU cores where the text decides; None for none."""
-    known = bins(text)
-    if not known:
+    candidates = bins(text)
+    if not candidates:
         return None
-    name = known[0].name.removeprefix("Apple ")
-    of_name = [chip for chip in CHIPS if chip.name == known[0].name]
-    return f"{name} {known[0].gpu_cores}-core" if len(known) == 1 < len(of_name) else name
+    name = candidates[0].name.removeprefix("Apple ")
+    of_name = [chip for chip in CHIPS if chip.name == candidates[0].name]
+    return f"{name} {candidates[0].gpu_cores}-core" if len(candidates) == 1 < len(of_name) else name
 
 
 def peak_bandwidth(

@@ -163,16 +163,16 @@ def parse_perf_levels(values: Mapping[str, str]) -> Cores | None:
     if levels and all(name for name, _ in levels):
         slow = sum(count for name, count in levels if name == "Efficiency")
         return sum(count for _, count in levels) - slow, slow
-    known = chips.bins(values.get("machdep.cpu.brand_string", ""))
-    if len(levels) == 2 and any(one.generation <= _TWO_TIERS for one in known):
+    candidates = chips.bins(values.get("machdep.cpu.brand_string", ""))
+    if len(levels) == 2 and any(one.generation <= _TWO_TIERS for one in candidates):
         return levels[0][1], levels[1][1]
     return None
 
 
 def parse_number_processors(text: str | None) -> Cores | None:
     """Cores by kind from SPHardwareDataType: `proc total:P:E`, or `proc total:S:E:P` from macOS 26 on."""
-    found = re.search(r'"number_processors"\s*:\s*"proc ([\d:]+)"', text or "")
-    counts = [int(part) for part in found[1].split(":")] if found else []
+    match = re.search(r'"number_processors"\s*:\s*"proc ([\d:]+)"', text or "")
+    counts = [int(part) for part in match[1].split(":")] if match else []
     if len(counts) not in (3, 4):
         return None
     return sum((counts[1], *counts[3:])), counts[2]
@@ -192,32 +192,32 @@ def parse_gpu_cores(text: str | None) -> int | None:
 
 def parse_platform_uuid(text: str | None) -> str | None:
     """The machine's own identifier; it is only ever stored hashed."""
-    found = re.search(r'"IOPlatformUUID" = "([^"]+)"', text or "")
-    return found[1] if found else None
+    match = re.search(r'"IOPlatformUUID" = "([^"]+)"', text or "")
+    return match[1] if match else None
 
 
 def parse_power_mode(text: str | None) -> int | None:
     """The energy mode in use, by `pmset -g`: 0 automatic, 1 low, 2 high power."""
-    found = re.search(r"^\s*(?:low)?powermode\s+(\d+)\s*$", text or "", flags=re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r"^\s*(?:low)?powermode\s+(\d+)\s*$", text or "", flags=re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def advice(environment: Environment) -> list[str]:
     """What about a Mac's system stands in the way of steady times, with what to do."""
-    found = []
+    sentences = []
     version = re.match(r"macOS (\d+)", environment.os)
     if version and int(version[1]) < _RESIDENCY_SETS:
-        found.append(
+        sentences.append(
             f"macOS {version[1]} keeps nothing wired between passes: after a second's pause one takes 250 to 300 ms "
             f"more. macOS {_RESIDENCY_SETS} or later for steady times."
         )
     if environment.machine == "x86_64" and (environment.chip or "").startswith("Apple"):
-        found.append("This Python was made for Intel and runs under Rosetta, where llama.cpp has no Metal.")
-    return found
+        sentences.append("This Python was made for Intel and runs under Rosetta, where llama.cpp has no Metal.")
+    return sentences
 
 
 def parse_pressure_level(text: str | None) -> str | None:
     """The thermal pressure that notifyutil prints (it exits with 0 whatever happens): the name, then its level."""
-    found = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
-    level = int(found[1]) if found else len(_PRESSURE_LEVELS)
+    match = re.fullmatch(r"com\.apple\.system\.thermalpressurelevel (\d+)", (text or "").strip())
+    level = int(match[1]) if match else len(_PRESSURE_LEVELS)
     return _PRESSURE_LEVELS[level] if level < len(_PRESSURE_LEVELS) else None

@@ -87,9 +87,9 @@ def largest_cache_bytes() -> int | None:
 
 def largest(sizes: Iterable[str]) -> int | None:
     """The largest of sizes like ``32768K``; None of none."""
-    known = (text.strip() for text in sizes)
-    found = [int(text[:-1]) * _UNITS[text[-1]] for text in known if text[-1:] in _UNITS and text[:-1].isdigit()]
-    return max(found, default=None)
+    texts = (text.strip() for text in sizes)
+    sizes_bytes = [int(text[:-1]) * _UNITS[text[-1]] for text in texts if text[-1:] in _UNITS and text[:-1].isdigit()]
+    return max(sizes_bytes, default=None)
 
 
 def parse_cpu_model(cpuinfo: str | None) -> str | None:

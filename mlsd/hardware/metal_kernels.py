@@ -46,9 +46,9 @@ _NEW = KernelSteps(
 
 def build_of(text: str | None) -> int | None:
     """The number of a build in what a program says of it (`b11524 86a2835-dirty`, `b1-86a2835`); None: unknown."""
-    found = re.match(r"b(\d{4,6})\b", text or "")
-    if found:
-        return int(found.group(1))
+    match = re.match(r"b(\d{4,6})\b", text or "")
+    if match:
+        return int(match.group(1))
     commit = re.search(r"\b[0-9a-f]{7}", text or "")
     return _BUILDS.get(commit.group()) if commit else None
 

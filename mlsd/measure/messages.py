@@ -34,7 +34,7 @@ class Call(Record, frozen=True, kw_only=True):
 
     function: str  # module:name
     arguments: dict[str, msgspec.Raw]  # by name
-    # Drafting methods out of files of the user's own, by `mlsd.drafters.own`.
+    # Drafting methods out of files of the user's own, by `mlsd.drafters.user_methods`.
     methods: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mlsd.children import end_session, signal_name, start_child
-from mlsd.drafters import own
+from mlsd.drafters import user_methods
 from mlsd.engine.llama.native import backend_info
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.source import Source
@@ -250,7 +250,7 @@ class Worker:
         encoded = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in arguments.items()}
         # Only methods that are named there: another file may have changed since, or be gone.
         content = msgspec.json.encode(encoded)
-        named = {name: at for name, at in own.loaded().items() if msgspec.json.encode(name)[1:-1] in content}
+        named = {name: at for name, at in user_methods.loaded().items() if msgspec.json.encode(name)[1:-1] in content}
         self.send(messages.Call(function=function, arguments=encoded, methods=named))
 
     def send(self, message: messages.Call | messages.Turn) -> None:

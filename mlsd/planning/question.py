@@ -120,7 +120,7 @@ def drafter_text(name: str, options: Mapping[str, OptionValue]) -> str:
     """A method with its options as `--drafter` takes them."""
     own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in options.items())
     if ".py:" in name:
-        from mlsd.drafters.own import as_typed  # which loads every method
+        from mlsd.drafters.user_methods import as_typed  # which loads every method
 
         name = as_typed(name)
     return f"{name}:{own}" if own else name

@@ -69,7 +69,7 @@ def _same_tokenizer(*files: Path) -> bool:
     kinds, sizes = set[tuple[str, ...]](), list[int]()
     try:
         for source in map(Source, files):
-            kinds.add(tuple(source.text(f"tokenizer.ggml.{key}", "", own=False) for key in ("model", "pre")))
+            kinds.add(tuple(source.text(f"tokenizer.ggml.{key}", "", prefixed=False) for key in ("model", "pre")))
             sizes.append(source.length("tokenizer.ggml.tokens") or 0)
     except MlsdError:  # a file that cannot be read is not here
         return False
@@ -331,7 +331,7 @@ def _check_chat(prompt: Prompt, target: Path) -> None:
         return
     from mlsd.engine.llama.chat import in_turn, render  # plain prompts need no template engine
 
-    template = Source(target).text("tokenizer.chat_template", "", own=False)
+    template = Source(target).text("tokenizer.chat_template", "", prefixed=False)
     if not template:
         raise PromptError(f"{target.name} has no chat template.", hint="Leave --chat and --think out; give a text.")
     render(template, [(one.role, one.content) for one in prompt.messages] or in_turn([prompt.text]), prompt.think)

@@ -97,22 +97,22 @@ def last_runs(path: Path) -> tuple[str, str] | None:
     changed: not even an empty write-ahead log is made.
     """
     # Opened read-only alone, SQLite makes a write-ahead log where there is none.
-    log, found = Path(f"{path}-wal"), None
+    log, moments = Path(f"{path}-wal"), None
     try:
         mode = "ro" if log.exists() and log.stat().st_size else "ro&immutable=1"
         with closing(_raw_connection(path, mode)) as connection:
             if not _is_empty(connection, path):
-                found = "", ""
+                moments = "", ""
                 _check_programs(connection, path)
                 began = "max(CAST(started_at AS TEXT))"
                 held = "EXISTS (SELECT 1 FROM block WHERE block.run_id = run.id)"
                 from_record = f"CASE WHEN json_valid(plan) THEN json_extract(plan, '$.{schema.FROM_RECORD}') END"
                 query = f"SELECT {began}, {began} FILTER (WHERE {held}) FROM run WHERE {from_record} IS NULL"
                 every, with_trials = connection.execute(query).fetchone()
-                found = every or "", with_trials or ""
+                moments = every or "", with_trials or ""
     except (sqlite3.Error, StoreError):
         pass
-    return found
+    return moments
 
 
 @contextmanager
@@ -140,15 +140,15 @@ class DatabaseFile:
 
     def check(self) -> None:
         """Raises: StoreError when the database, or its write-ahead log, is not the file that was opened."""
-        for name, known in self._files.items():
+        for name, identity in self._files.items():
             try:
                 status = name.stat()
                 now = status.st_dev, status.st_ino
             except OSError:
                 now = None
-            if known is None:
+            if identity is None:
                 self._files[name] = now
-            elif now != known:
+            elif now != identity:
                 raise StoreError(
                     f"{name} was {'deleted' if now is None else 'replaced'} while it was being written.",
                     hint="What was measured before that is in the old file; put it back, or run again into a new one.",

@@ -19,8 +19,8 @@ def study_path(name: str) -> Path:
 
 def study_databases() -> dict[Path, tuple[str, str]]:
     """Every study database under results/, the one that was measured into last at the end, with its `last_runs`."""
-    found = {path: began for path in RESULTS.glob("*.sqlite") if (began := last_runs(path)) is not None}
-    return dict(sorted(found.items(), key=lambda study: (study[1][0], study[0].name)))
+    databases = {path: began for path in RESULTS.glob("*.sqlite") if (began := last_runs(path)) is not None}
+    return dict(sorted(databases.items(), key=lambda study: (study[1][0], study[0].name)))
 
 
 def newest_study() -> Path:
@@ -28,11 +28,11 @@ def newest_study() -> Path:
 
     Raises: StoreError without any.
     """
-    if not (found := study_databases()):
+    if not (databases := study_databases()):
         raise StoreError(
             "There is no study database under results/.", hint="Measure first (`mlsd run B`), or name a file with --db."
         )
-    return max(reversed(found), key=lambda path: found[path][1])
+    return max(reversed(databases), key=lambda path: databases[path][1])
 
 
 def newest_or_new() -> Path:

@@ -107,17 +107,17 @@ def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
 def case(row: tuple[Any, ...]) -> Case:
     """The case of a row in the order of `CASE`; StoreError where its columns say something else."""
     case_id, run_id, *_, text = row
-    found: Case = decode(text, _CASE_READER, f"case {case_id}")
-    if case_row(case_id, run_id, found)[:-1] != row[:-1]:
+    decoded: Case = decode(text, _CASE_READER, f"case {case_id}")
+    if case_row(case_id, run_id, decoded)[:-1] != row[:-1]:
         raise damaged(f"case {case_id}", "its columns say something else than its record")
-    return found
+    return decoded
 
 
 def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
     """The row of a trial, in the order of `TRIAL`."""
     reason, fell_back = without_folders(trial.reason), without_folders(trial.fell_back)
-    told = msgspec.structs.replace(trial, rounds=(), reason=reason, fell_back=fell_back)
-    return block_id, trial.case_id, encode(told), encode([msgspec.structs.astuple(one) for one in trial.rounds])
+    stored = msgspec.structs.replace(trial, rounds=(), reason=reason, fell_back=fell_back)
+    return block_id, trial.case_id, encode(stored), encode([msgspec.structs.astuple(one) for one in trial.rounds])
 
 
 def plan(plan: Mapping[str, Any]) -> str:
@@ -144,17 +144,17 @@ def without_folders(text: str | None) -> str | None:
 
 def trial_record(text: str, where: str) -> Trial:
     """The trial of a stored record, without its rounds. Raises: StoreError."""
-    made: Trial = decode(text, _TRIAL_READER, where)
-    check_moment(made.started_at, where)
-    return msgspec.structs.replace(made, rounds=()) if made.rounds else made
+    decoded: Trial = decode(text, _TRIAL_READER, where)
+    check_moment(decoded.started_at, where)
+    return msgspec.structs.replace(decoded, rounds=()) if decoded.rounds else decoded
 
 
 def trial(row: Sequence[Any], case: Case, *, rounds: bool) -> Measured:
     """The trial of a row in the order of TRIAL_READ, with its rounds or with what they sum to alone."""
     case_id, trial_id, block_id, superseded, run_id, key, number, repeat, text, each_round = row
     where = f"trial {trial_id}"
-    made = trial_record(text, where)
-    if (made.case_id, made.block, made.repeat) != (case_id, number, repeat):
+    decoded = trial_record(text, where)
+    if (decoded.case_id, decoded.block, decoded.repeat) != (case_id, number, repeat):
         raise damaged(where, "its record is of another case or block")
     rows: list[_Row] = decode(each_round, _ROUNDS, f"{where}, rounds,")
     whole = None
@@ -166,8 +166,8 @@ def trial(row: Sequence[Any], case: Case, *, rounds: bool) -> Measured:
             raise damaged(where, f"a round accepted {impossible[0][1]} of {impossible[0][0]} tokens")
     if rounds:
         each = tuple(Round(**dict(zip(_ROUND, one, strict=True))) for one in rows)
-        made = msgspec.structs.replace(made, rounds=each)
-    return Measured(case, made, whole, block_id, trial_id, run_id, key, bool(superseded))
+        decoded = msgspec.structs.replace(decoded, rounds=each)
+    return Measured(case, decoded, whole, block_id, trial_id, run_id, key, bool(superseded))
 
 
 def check_moment(text: str | None, where: str) -> None:
@@ -182,15 +182,15 @@ def run(row: tuple[Any, ...]) -> Run:
     """The run of a row: id, status, started_at, ended_at, seed, environment, plan, environment_key."""
     run_id, status, started_at, ended_at, seed, environment, plan, key = row
     where = f"run {run_id}"
-    known = decode(environment, Environment, f"the environment of {where}")
-    if environment_key(known) != key:
+    decoded = decode(environment, Environment, f"the environment of {where}")
+    if environment_key(decoded) != key:
         raise damaged(f"the environment of {where}", "it is not the one that its trials were measured in")
     check_moment(started_at, where)
     if ended_at is not None:
         check_moment(ended_at, where)
     planned = decode(plan, dict[str, Any], f"the plan of {where}")
     made_of(_Planned, planned, f"the plan of {where}")
-    return record(Run, (run_id, status, started_at, ended_at, seed, known, planned), where)
+    return record(Run, (run_id, status, started_at, ended_at, seed, decoded, planned), where)
 
 
 class _Planned(Record, frozen=True):

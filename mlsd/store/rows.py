@@ -31,8 +31,8 @@ class Run(Record, frozen=True, kw_only=True):
     @property
     def decides(self) -> SessionPlan | None:
         """What of its plan its session decides; None: nothing, as of a calibration."""
-        own = self.plan.get("decides")
-        return None if own is None else msgspec.convert(own, SessionPlan)
+        decides = self.plan.get("decides")
+        return None if decides is None else msgspec.convert(decides, SessionPlan)
 
     @property
     def stages(self) -> tuple[StageTime, ...]:
@@ -225,9 +225,10 @@ class DraftDistance(Record, frozen=True, kw_only=True):
 
 def environment_key(environment: Environment) -> str:
     """Equal for two runs exactly when host, backend, device, llama.cpp build and a Mac's settings are the same."""
-    one = environment
-    parts = (one.host, one.backend, one.device, one.llama_cpp_build, one.llama_cpp_python_version)
-    return _digest(parts if one.speed_settings is None else (*parts, one.speed_settings))
+    fields = ("host", "backend", "device", "llama_cpp_build", "llama_cpp_python_version")
+    parts = tuple(getattr(environment, name) for name in fields)
+    settings = environment.speed_settings
+    return _digest(parts if settings is None else (*parts, settings))
 
 
 def comparability_key(case: Case, environment_key: str) -> str:

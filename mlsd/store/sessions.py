@@ -42,24 +42,27 @@ def sessions(store: Store, chosen: TrialFilter = ALL) -> list[SessionTrials]:
 
 def judged(trials: Iterable[Measured], not_valid: Mapping[int, str]) -> Iterator[Measured]:
     """Trials, those that are known not to be valid as such."""
-    for one in trials:
-        if (reason := not_valid.get(one.id)) is not None:
-            one = one._replace(trial=msgspec.structs.replace(one.trial, status=Status.INVALID, reason=reason))
-        yield one
+    for measured in trials:
+        if (reason := not_valid.get(measured.id)) is not None:
+            measured = measured._replace(
+                trial=msgspec.structs.replace(measured.trial, status=Status.INVALID, reason=reason)
+            )
+        yield measured
 
 
 def sessions_of(trials: Iterable[Measured], every_run: Iterable[Run]) -> list[SessionTrials]:
     """The sessions of these trials, oldest first."""
     runs = {run.id: run for run in every_run}
     plans: dict[tuple[int, str], SessionPlan] = {}
-    found: dict[tuple[str, str], list[Measured]] = {}
-    for one in trials:
-        place = (one.run_id, one.case.suite)
-        if (plan := plans.get(place)) is None:
-            plan = plans[place] = runs[one.run_id].decides or SessionPlan()
-        found.setdefault((one.environment_key, plan.session(one.case, one.run_id)), []).append(one)
-    made = [_session(*place, own, runs, plans) for place, own in found.items()]
-    return sorted(made, key=lambda one: one.run_ids[-1])
+    by_session: dict[tuple[str, str], list[Measured]] = {}
+    for measured in trials:
+        of_suite = (measured.run_id, measured.case.suite)
+        if (plan := plans.get(of_suite)) is None:
+            plan = plans[of_suite] = runs[measured.run_id].decides or SessionPlan()
+        key = (measured.environment_key, plan.session(measured.case, measured.run_id))
+        by_session.setdefault(key, []).append(measured)
+    every = [_session(*key, of_session, runs, plans) for key, of_session in by_session.items()]
+    return sorted(every, key=lambda session: session.run_ids[-1])
 
 
 def of_cases(
@@ -74,9 +77,9 @@ def of_run(store: Store, run_id: int) -> list[SessionTrials]:
     """The sessions that a run belongs to; of a run that found all done those of its plan."""
     run = next(run for run in store.runs() if run.id == run_id)
     id_ = "" if run.decides is None else run.decides.id
-    found = sessions(store, ALL if id_ else TrialFilter(run_id=run_id))
-    own = [one for one in found if run_id in one.run_ids]
-    return own or [one for one in reversed(found) if one.key == id_ != ""][:1]
+    candidates = sessions(store, ALL if id_ else TrialFilter(run_id=run_id))
+    of_this_run = [one for one in candidates if run_id in one.run_ids]
+    return of_this_run or [one for one in reversed(candidates) if one.key == id_ != ""][:1]
 
 
 def as_stored(plan: SessionPlan) -> dict[str, Any]:
@@ -89,57 +92,57 @@ def latest(results: Iterable[ArmResult]) -> list[ArmResult]:
 
     The plain arm is that of the latest session. The one rule of every surface that shows more than one session.
     """
-    found: dict[Any, ArmResult] = {}
-    for one in sorted(results, key=lambda one: (bool(one.pairs), one.session)):
-        found[one.question, one.name, one.arm] = one
-    return list(found.values())
+    newest: dict[Any, ArmResult] = {}
+    for result in sorted(results, key=lambda result: (bool(result.pairs), result.session)):
+        newest[result.question, result.name, result.arm] = result
+    return list(newest.values())
 
 
 def _session(
     environment: str,
     key: str,
-    own: list[Measured],
+    trials: list[Measured],
     runs: Mapping[int, Run],
     planned: Mapping[tuple[int, str], SessionPlan],
 ) -> SessionTrials:
-    places = dict.fromkeys((one.run_id, one.case.suite) for one in reversed(own))
+    places = dict.fromkeys((one.run_id, one.case.suite) for one in reversed(trials))
     plans = {run_id: planned[run_id, suite] for run_id, suite in places}
     plan = next(iter(plans.values()))
-    own = _still_meant(own, plan) if plan.id == BENCH else own
-    run_ids = tuple(sorted({one.run_id for one in own}))
+    trials = _still_meant(trials, plan) if plan.id == BENCH else trials
+    run_ids = tuple(sorted({one.run_id for one in trials}))
     for other in plans.values():
         plan = plan.with_counts(other.n_arms, other.n_questions)
     # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
     # stop there by what was seen, however often it was interrupted on its way.
     of_benches = plan.id == BENCH and len(run_ids) > 1
-    whole = _each_arm_once(plans, own) if of_benches else _as_planned(plans.values(), own)
+    whole = _each_arm_once(plans, trials) if of_benches else _as_planned(plans.values(), trials)
     if not whole and (len(run_ids) > 1 or any(runs[run_id].status != "finished" for run_id in run_ids)):
         plan = msgspec.structs.replace(plan, stopping=Stopping.SEQUENTIAL)
-    return SessionTrials(key=key, run_ids=run_ids, environment_key=environment, plan=plan, trials=tuple(own))
+    return SessionTrials(key=key, run_ids=run_ids, environment_key=environment, plan=plan, trials=tuple(trials))
 
 
-def _still_meant(own: Iterable[Measured], plan: SessionPlan) -> list[Measured]:
+def _still_meant(trials: Iterable[Measured], plan: SessionPlan) -> list[Measured]:
     """Without what an arm of this name no longer is: of another draft file or rollback, or failed in an older run."""
-    newest = {plan.name(one.case): (one.trial.case_id, one.run_id) for one in own}
+    newest = {plan.name(measured.case): (measured.trial.case_id, measured.run_id) for measured in trials}
     return [
-        one for one in own
-        if (last := newest[plan.name(one.case)])[0] == one.trial.case_id
-        and (one.trial.status is not Status.FAILED or one.run_id == last[1])
+        measured for measured in trials
+        if (last := newest[plan.name(measured.case)])[0] == measured.trial.case_id
+        and (measured.trial.status is not Status.FAILED or measured.run_id == last[1])
     ]  # fmt: skip
 
 
-def _each_arm_once(plans: Mapping[int, SessionPlan], own: Iterable[Measured]) -> bool:
+def _each_arm_once(plans: Mapping[int, SessionPlan], trials: Iterable[Measured]) -> bool:
     """Whether benches of one question measured different arms, each bench as many blocks as it planned."""
-    arms = {(plans[one.run_id].name(one.case), one.run_id) for one in own if one.case.arm == "sd"}
-    parts = grouped(own, lambda one: one.run_id)
+    arms = {(plans[one.run_id].name(one.case), one.run_id) for one in trials if one.case.arm == "sd"}
+    parts = grouped(trials, lambda measured: measured.run_id)
     as_planned = all(_as_planned([plans[run_id]], part) for run_id, part in parts.items())
     fixed = all(plan.stopping is Stopping.FIXED for plan in plans.values())
     return fixed and as_planned and len(arms) == len({name for name, _ in arms})
 
 
-def _as_planned(plans: Iterable[SessionPlan], own: Iterable[Measured]) -> bool:
+def _as_planned(plans: Iterable[SessionPlan], trials: Iterable[Measured]) -> bool:
     """Whether each target has as many blocks as every run of the session planned, no more and no fewer."""
     n_planned = {msgspec.json.encode(plan.n_blocks, order="sorted"): plan.n_blocks for plan in plans}
-    places = {(one.case.target.id, one.block_id) for one in own}
+    places = {(one.case.target.id, one.block_id) for one in trials}
     n_found = Counter(target for target, _ in places)
     return len(n_planned) == 1 and dict(n_found) in n_planned.values()

@@ -49,8 +49,8 @@ class Store:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
-        self._place = database.DatabaseFile(path)
-        self._as_of, self._known = (0, 0), dict[str, Any]()  # a state of the file, and what was read of it
+        self._file = database.DatabaseFile(path)
+        self._as_of, self._cached = (0, 0), dict[str, Any]()  # a state of the file, and what was read of it
         self._cases: dict[str, Case | StoreError] = {}  # as they were read: a case never changes
         self.damage: dict[str, None] = {}  # why rows read so far were left out, each once
 
@@ -116,8 +116,8 @@ class Store:
         """
         by_id = cases.items() if isinstance(cases, Mapping) else ((case.id, case) for case in cases)
         with self._transaction() as db:
-            known = {case_id for (case_id,) in db.execute('SELECT id FROM "case"')}
-            rows = (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in known)
+            recorded = {case_id for (case_id,) in db.execute('SELECT id FROM "case"')}
+            rows = (rowcodec.case_row(case_id, run_id, case) for case_id, case in by_id if case_id not in recorded)
             db.executemany(rowcodec.insert("case", rowcodec.CASE, "INSERT OR IGNORE"), rows)
 
     def add(self, run_id: int, trials: Sequence[Trial], *, supersede: bool = True) -> list[Measured]:
@@ -131,8 +131,8 @@ class Store:
             raise StoreError("What is to be stored is not one block.", hint="This is a fault of mlsd: report it.")
         stored = []
         with self._transaction() as db:
-            own = [(case := self._case(one.case_id), admitted(case, one)) for one in trials]
-            number, repeat = own[0][1].block, own[0][1].repeat
+            stored_cases = [(case := self._case(one.case_id), admitted(case, one)) for one in trials]
+            number, repeat = stored_cases[0][1].block, stored_cases[0][1].repeat
             query = "SELECT environment_key, json_extract(environment, '$.backend') FROM run WHERE id = ?"
             key, backend = db.execute(query, (run_id,)).fetchone() or ("", None)
             if supersede:
@@ -143,12 +143,12 @@ class Store:
                 )
             columns = ("run_id", "environment_key", "number", "repeat")
             block_id = _row_id(db.execute(rowcodec.insert("block", columns), (run_id, key, number, repeat)))
-            for case, trial in own:
+            for case, trial in stored_cases:
                 summed = sums(trial.rounds) if trial.rounds else None
                 row = rowcodec.trial_row(block_id, trial)
                 id_ = _row_id(db.execute(rowcodec.insert("trial", rowcodec.TRIAL), row))
-                made = Measured(case, trial, summed, block_id, id_, run_id, key)
-                stored.append(made._replace(on_processor=_on_processor(case, backend)))
+                measured = Measured(case, trial, summed, block_id, id_, run_id, key)
+                stored.append(measured._replace(on_processor=_on_processor(case, backend)))
         return stored
 
     def supersede(self, environment: Environment, case_ids: Iterable[str]) -> None:
@@ -166,10 +166,10 @@ class Store:
     def add_warnings(self, run_id: int, warnings: Iterable[QualityWarning]) -> None:
         """Record doubts about a run; one already recorded for it is not repeated."""
         with self._transaction() as db:
-            known = set(db.execute("SELECT code, message, advice, case_id FROM warning WHERE run_id = ?", (run_id,)))
+            recorded = set(db.execute("SELECT code, message, advice, case_id FROM warning WHERE run_id = ?", (run_id,)))
             rows = dict.fromkeys((w.code, w.message, w.advice, w.case_id) for w in warnings)
             statement = rowcodec.insert("warning", ("run_id", "code", "message", "advice", "case_id"))
-            db.executemany(statement, [(run_id, *row) for row in rows if row not in known])
+            db.executemany(statement, [(run_id, *row) for row in rows if row not in recorded])
 
     def add_distance(self, distance: DraftDistance) -> None:
         """Record how far a draft lies from its target; the same pair measured again on the same text is replaced."""
@@ -254,10 +254,10 @@ class Store:
         """Raises: StoreError for one that is not there, or cannot be read."""
         if case_id not in self._cases:
             self._read_cases("id = ?", case_id)
-        found = self._cases.get(case_id) or rowcodec.damaged(f"case {case_id}", "it is not there")
-        if isinstance(found, StoreError):
-            raise found
-        return found
+        case = self._cases.get(case_id) or rowcodec.damaged(f"case {case_id}", "it is not there")
+        if isinstance(case, StoreError):
+            raise case
+        return case
 
     def _read_cases(self, which: str, *values: str) -> None:
         """Read cases, whose columns, which SQL reads, say the same as their records; of others what is wrong."""
@@ -270,15 +270,15 @@ class Store:
 
     def blocks(self, environment: Environment) -> dict[BlockKey, dict[str, Status]]:
         """What the machine and build of `environment` have measured, by block and case: the start of a resumed run."""
-        found: dict[BlockKey, dict[str, Status]] = {}
+        by_block: dict[BlockKey, dict[str, Status]] = {}
         query = (
             "SELECT block.number, block.repeat, trial.case_id, trial.status FROM trial "
             "JOIN block ON block.id = trial.block_id WHERE block.environment_key = ? AND NOT block.superseded "
             "ORDER BY block.id"
         )
         for number, repeat, case_id, status in self._rows(query, (environment_key(environment),)):
-            found.setdefault(BlockKey(number, repeat), {})[case_id] = Status(status)
-        return found
+            by_block.setdefault(BlockKey(number, repeat), {})[case_id] = Status(status)
+        return by_block
 
     def tries(self, environment: Environment) -> Counter[BlockKey]:
         """How often each block was disturbed on a machine and build, what was superseded included."""
@@ -291,10 +291,12 @@ class Store:
 
     def measured_cases(self) -> list[MeasuredCase]:
         """How many trials each machine and build have of each case."""
-        groups = grouped(self.trials(rounds=False), lambda one: (one.environment_key, one.trial.case_id))
+        groups = grouped(self.trials(rounds=False), lambda measured: (measured.environment_key, measured.trial.case_id))
         return [
-            MeasuredCase(*place, len(own), sum(one.trial.valid for one in own), own[-1].id, max(o.run_id for o in own))
-            for place, own in sorted(groups.items())
+            MeasuredCase(
+                *key, len(group), sum(one.trial.valid for one in group), group[-1].id, max(o.run_id for o in group)
+            )
+            for key, group in sorted(groups.items())
         ]
 
     def trials(self, chosen: TrialFilter = ALL, *, rounds: bool = True) -> Iterator[Measured]:
@@ -309,13 +311,14 @@ class Store:
 
         Machine, case, repeat, proposed, accepted, rounds, committed, the parts; a study's rounds never lie in memory.
         """
-        found: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        for one in self._read(ALL, rounds=True):
-            for each in one.trial.rounds if one.id in of else ():
-                key = (one.environment_key, one.trial.case_id, one.trial.repeat, each.proposed, each.accepted)
+        outcomes: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        for measured in self._read(ALL, rounds=True):
+            for each in measured.trial.rounds if measured.id in of else ():
+                trial = measured.trial
+                key = (measured.environment_key, trial.case_id, trial.repeat, each.proposed, each.accepted)
                 added = (1, each.committed, *(getattr(each, part) for part in PARTS))
-                found[key] = tuple(map(add, known, added)) if (known := found.get(key)) else added
-        return ((*key, *summed) for key, summed in sorted(found.items(), key=lambda item: item[0][:3]))
+                outcomes[key] = tuple(map(add, before, added)) if (before := outcomes.get(key)) else added
+        return ((*key, *summed) for key, summed in sorted(outcomes.items(), key=lambda item: item[0][:3]))
 
     def warnings(self) -> list[StoredWarning]:
         rows = self._rows("SELECT code, message, advice, case_id, run_id FROM warning ORDER BY id")
@@ -329,10 +332,10 @@ class Store:
     def figures(self, kind: type[F]) -> Iterator[tuple[int, F]]:
         """Stream (run id, figure) of one kind, of the runs that can be read."""
         name, what = FIGURES[kind]
-        known = {run.id for run in self.runs()}
+        run_ids = {run.id for run in self.runs()}
         reader = msgspec.json.Decoder(kind)
         for run_id, record in self._rows("SELECT run_id, record FROM figure WHERE kind = ? ORDER BY id", (name,)):
-            if run_id in known:
+            if run_id in run_ids:
                 yield run_id, rowcodec.decode(record, reader, f"{what} of run {run_id}")
 
     def copy(self) -> sqlite3.Connection:
@@ -380,11 +383,11 @@ class Store:
         with database.store_errors(self.path):
             (others,) = self._connection.execute("PRAGMA data_version").fetchone()
         if self._as_of != (as_of := (others, self._connection.total_changes)):
-            self._as_of, self._known = as_of, {}
-        if what not in self._known:
-            self._known[what] = read()
-        found: T = self._known[what]
-        return found
+            self._as_of, self._cached = as_of, {}
+        if what not in self._cached:
+            self._cached[what] = read()
+        value: T = self._cached[what]
+        return value
 
     def _readable(self, read: Callable[[tuple[Any, ...]], T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
         """What can be read of rows; one that cannot stands in `damage`, and its trials among the impossible ones."""
@@ -403,7 +406,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with database.store_errors(self.path), database.transaction(self._connection, self._place.check):
+        with database.store_errors(self.path), database.transaction(self._connection, self._file.check):
             yield self._connection
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlsd import drafters
-from mlsd.drafters import find_method, own, resolve_spec
+from mlsd.drafters import find_method, resolve_spec, user_methods
 from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.planning.question import parse_drafter
@@ -61,12 +61,14 @@ def test_its_name_is_its_content_and_how_it_is_typed_is_known() -> None:
     assert first == find_method(f"{Path('mine.py').absolute()}:Freq").name
     second = find_method(f"{file(COPY + '# other')}:Freq").name
     assert first.startswith("mine.py:Freq@") and second.startswith("mine.py:Freq@") and first != second
-    assert own.as_typed(second) == f"{Path('mine.py').absolute()}:Freq" and own.as_typed("pld") == "pld"
-    assert own.as_typed("other.py:Freq@0123456789ab") == "./other.py:Freq"
+    assert (
+        user_methods.as_typed(second) == f"{Path('mine.py').absolute()}:Freq" and user_methods.as_typed("pld") == "pld"
+    )
+    assert user_methods.as_typed("other.py:Freq@0123456789ab") == "./other.py:Freq"
     with pytest.raises(UnsupportedError, match=r"--drafter \./other\.py:Freq"):
         find_method("other.py:Freq@0123456789ab")
     with pytest.raises(InputError, match="has changed"):
-        own.load_again({first: f"{Path('mine.py').absolute()}:Freq"})
+        user_methods.load_again({first: f"{Path('mine.py').absolute()}:Freq"})
 
 
 def test_a_whole_method_of_the_documentation_runs_as_it_is_and_replaces_none() -> None:

@@ -93,7 +93,7 @@ def test_a_gigabyte_of_nothing_is_refused_at_once(values: bytes, reason: str, tm
         file.truncate(10**9)
     started, memory = time.monotonic(), psutil.Process().memory_info().rss
     with pytest.raises(ModelFileError, match=reason):
-        Source(path).text("general.name", "", own=False)
+        Source(path).text("general.name", "", prefixed=False)
     assert time.monotonic() - started < 10 and psutil.Process().memory_info().rss - memory < 100_000_000
     path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 10**12))
     with pytest.raises(ModelFileError, match="1,000,000,000,000 values"):

@@ -181,7 +181,7 @@ def subset(
     block after another, `conflayers` those whose output is less confident than their neighbours'. Acceptance is then
     measured on the second half. In hybrids one block with attention always stays.
     """
-    from mlsd.drafters.layer_skip.subset import Options, plan
+    from mlsd.drafters.layer_skip.subset import LayerSkipOptions, plan
     from mlsd.measure.process import call
     from mlsd.measure.worker.layer_search import search_layers
 
@@ -202,7 +202,7 @@ def subset(
         raise InputError(
             "The blocks of the draft are not given.", hint="Give --keep, --skip, --exit, --fraction or --component."
         )
-    _write_draft(source, plan(source, Options(**choices)).edit, output, as_json, found)
+    _write_draft(source, plan(source, LayerSkipOptions(**choices)).edit, output, as_json, found)
     if found is not None and not as_json:
         note(
             f"Next: mlsd bench {quoted(model)} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)"

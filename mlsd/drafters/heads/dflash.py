@@ -34,7 +34,7 @@ class BlockDraft(Drafter):
     def __init__(
         self, target: LlamaContext, context: BlockHead, head: DraftingHead, clock: Clock, sampling: Sampling
     ) -> None:
-        self._known, self._context, self._head = target.layer_rows, context, head
+        self._target_rows, self._context, self._head = target.layer_rows, context, head
         self._clock, self._sampling = clock, sampling
         self.begin((), np.random.default_rng(0))
 
@@ -69,7 +69,7 @@ class BlockDraft(Drafter):
     def _inject(self, end: int) -> int:
         """Put the target's rows of the positions before `end` into the memory; returns how many were new."""
         first = self._context.n_past
-        self._context.inject(self._known.rows[first:end])
+        self._context.inject(self._target_rows.rows[first:end])
         return end - first
 
     def observe(self, verification: Verification) -> None:
@@ -93,7 +93,7 @@ class BlockDraft(Drafter):
     needs="head",
     target_kind="layer-rows",
 )
-class Options(HeadOptions, frozen=True, kw_only=True):
+class DflashOptions(HeadOptions, frozen=True, kw_only=True):
     """A block takes no options."""
 
     architecture: ClassVar[str] = "dflash"

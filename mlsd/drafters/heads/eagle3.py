@@ -24,8 +24,8 @@ from mlsd.engine.llama.model import LlamaModel
 
 def eagle_memory(target: LlamaContext, head: EagleHead, clock: Clock) -> HeadMemory:
     """The memory of a head that reads the encoded rows of its target."""
-    known = target.layer_rows
-    return HeadMemory(head, clock, lambda first, end: head.encode(known.rows[first:end]), n_ahead=1)
+    target_rows = target.layer_rows
+    return HeadMemory(head, clock, lambda first, end: head.encode(target_rows.rows[first:end]), n_ahead=1)
 
 
 @drafting_method(
@@ -36,7 +36,7 @@ def eagle_memory(target: LlamaContext, head: EagleHead, clock: Clock) -> HeadMem
     needs="head",
     target_kind="layer-rows",
 )
-class ChainOptions(HeadOptions, EarlyStop, frozen=True, kw_only=True):
+class EagleOptions(HeadOptions, EarlyStop, frozen=True, kw_only=True):
     """Options of a chain from a head."""
 
     def open(self, setup: DrafterSetup) -> ChainDrafter:
@@ -61,7 +61,7 @@ class ChainOptions(HeadOptions, EarlyStop, frozen=True, kw_only=True):
     target_kind="layer-rows",
     chains_instead="Use --drafter eagle3: it drafts chains.",
 )
-class HeadTreeOptions(TreeOptions, HeadOptions, frozen=True, kw_only=True):
+class EagleTreeOptions(TreeOptions, HeadOptions, frozen=True, kw_only=True):
     """Options of tree drafting with a head."""
 
     depth: Annotated[int, Meta(ge=1, le=16, description="levels, each a pass of the head")] = 5

@@ -21,14 +21,14 @@ ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "glm4moe")
 
 def block_memory(target: LlamaContext, head: NextTokenHead, clock: Clock) -> HeadMemory:
     """The memory of the block, which is used again and again; its target keeps the rows it reads from now on."""
-    known = target.layer_rows
-    known.keep_hidden()
+    target_rows = target.layer_rows
+    target_rows.keep_hidden()
 
     def true_rows(first: int, end: int) -> Rows:
         """The target's rows of positions first - 1 .. end - 2; before the text there is a row of zeros."""
         if first > 0:
-            return known.rows[first - 1 : end - 1]
-        return np.concatenate([np.zeros((1, known.rows.shape[1]), dtype=np.float32), known.rows[: end - 1]])
+            return target_rows.rows[first - 1 : end - 1]
+        return np.concatenate([np.zeros((1, target_rows.rows.shape[1]), dtype=np.float32), target_rows.rows[: end - 1]])
 
     return HeadMemory(head, clock, true_rows)
 
@@ -41,7 +41,7 @@ def block_memory(target: LlamaContext, head: NextTokenHead, clock: Clock) -> Hea
     target_kind="layer-rows",
     loads_next_token_block=True,
 )
-class Options(MethodOptions, EarlyStop, frozen=True, kw_only=True):
+class MtpOptions(MethodOptions, EarlyStop, frozen=True, kw_only=True):
     """Options of a chain from the next-token block."""
 
     def open(self, setup: DrafterSetup) -> ChainDrafter:

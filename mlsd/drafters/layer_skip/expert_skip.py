@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from mlsd.drafters.layer_skip.subset import CutDraft, Options, plan
+from mlsd.drafters.layer_skip.subset import CutDraft, LayerSkipOptions, plan
 from mlsd.drafters.method import drafting_method
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, UnsupportedError
@@ -25,7 +25,7 @@ _CHOICES = ("keep", "skip", "exit", "exit_share", "component")
         "fraction": Values(values=(0.0, 0.1, 0.2, 0.33), unless=_CHOICES),
     },
 )
-class ExpertOptions(Options, frozen=True, kw_only=True):
+class ExpertSkipOptions(LayerSkipOptions, frozen=True, kw_only=True):
     """Options of drafting with fewer experts; blocks are left out as by layer-skip."""
 
     experts: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="routed experts of a layer that draft")] = (
@@ -35,7 +35,7 @@ class ExpertOptions(Options, frozen=True, kw_only=True):
         float, Meta(gt=0, lt=1, description="the same as a share of those that the target uses, rounded down to one")
     ] = 0.5
 
-    def made(self, target: Source) -> CutDraft:
+    def made_draft(self, target: Source) -> CutDraft:
         """Raises: UnsupportedError without routed experts, InputError, ModelFileError."""
         n_used = source_weight(target).n_experts_used if target.count("expert_count") else 0
         if not n_used:

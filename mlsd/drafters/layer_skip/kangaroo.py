@@ -45,7 +45,7 @@ def _preset(name: str, steps: int, p_min: float) -> Preset:
         "p_min": Values(values=(0.0, 0.3, 0.5, 0.6, 0.7, 0.8), unless=("preset",)),
     },
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class KangarooOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of Kangaroo."""
 
     adapter: Annotated[
@@ -74,7 +74,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
     def drafting_part(self) -> dict[str, OptionValue]:
         return {"exit": self.exit, "content": self.content or self.adapter}
 
-    def made(self, target: Source) -> MadeDraft:
+    def made_draft(self, target: Source) -> MadeDraft:
         """Raises: InputError for a replaced adapter, and for one that does not fit."""
         adapter = Adapter(given_path(self.adapter))
         if self.content not in ("", adapter.content):

@@ -70,7 +70,7 @@ PRESETS = (
         ),
     },
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class LayerSkipOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of self-speculation. Blocks are written ``3+5+8-11``; at most one of keep, skip, exit, fraction."""
 
     mode: Annotated[
@@ -99,7 +99,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
 
     def open(self, setup: DrafterSetup) -> ChainDrafter:
         """The draft in its mode; `sync` falls back to `own`, and says so, where it cannot be."""
-        cut = self.made(Source(setup.target_path))
+        cut = self.made_draft(Source(setup.target_path))
         synced = None if self.mode == "own" else _synced(setup, cut)
         if isinstance(synced, SharedMemory):
             memory: OwnMemory = synced
@@ -121,14 +121,14 @@ class Options(MethodOptions, frozen=True, kw_only=True):
         target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (opening.target, draft.options))
         return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
 
-    def made(self, target: Source) -> CutDraft:
+    def made_draft(self, target: Source) -> CutDraft:
         return plan(target, self)
 
     def drafting_part(self) -> dict[str, OptionValue] | None:
         """What decides which weights draft: mode and threshold do not."""
         other = ("mode", "p_min", "p_min_mode")
-        own = msgspec.structs.asdict(self)
-        return {name: value for name, value in own.items() if name not in other and value is not None}
+        options = msgspec.structs.asdict(self)
+        return {name: value for name, value in options.items() if name not in other and value is not None}
 
 
 class CutDraft(MadeDraft, frozen=True, kw_only=True):
@@ -184,7 +184,7 @@ def refuse_missing_kernel(n_experts: int | None, backend: str) -> None:
         )
 
 
-def plan(source: Source, options: Options, n_experts: int | None = None) -> CutDraft:
+def plan(source: Source, options: LayerSkipOptions, n_experts: int | None = None) -> CutDraft:
     """The draft that the options describe; it must be smaller than the target. Raises: InputError, ModelFileError."""
     n_layers = trunk_layers(source) or 0
     exit_after = options.exit

@@ -51,7 +51,7 @@ def _preset(name: str, window: int, ngram: int, guesses: int) -> Preset:
     },
     chains_instead="Prompt lookup (pld) and REST draft chains for such targets.",
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class LookaheadOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of lookahead decoding."""
 
     window: Annotated[int, Meta(ge=2, le=100, description="W: columns")] = 15
@@ -73,7 +73,7 @@ class Lookahead(TextLookup):
 
     counted = (*TextLookup.counted, "candidate_rows", "window_rows")  # also the rows of both branches
 
-    def __init__(self, options: Options, clock: Clock, *, n_candidates: int) -> None:
+    def __init__(self, options: LookaheadOptions, clock: Clock, *, n_candidates: int) -> None:
         self._options, self._n_candidates = options, n_candidates
         super().__init__(clock)
 
@@ -93,8 +93,8 @@ class Lookahead(TextLookup):
         if self._ends:
             self._learn()
         self._levels[0][0] = self._last
-        known = reversed(self._pool.get(self._last, {}))  # the newest first
-        candidates = merge(known, self._n_candidates, min(k, self._options.ngram - 1))
+        ngrams = reversed(self._pool.get(self._last, {}))  # the newest first
+        candidates = merge(ngrams, self._n_candidates, min(k, self._options.ngram - 1))
         tree = self._with_window(candidates)
         self._tally["candidate_rows"] += tree.n_candidates
         self._tally["window_rows"] += tree.n_window
@@ -104,12 +104,12 @@ class Lookahead(TextLookup):
         """Each column and the target's token after it is an n-gram; then the window moves up by one level."""
         for column, end in enumerate(self._ends):
             first, *rest = (level[column] for level in self._levels)
-            known = self._pool.setdefault(first, {})
+            ngrams = self._pool.setdefault(first, {})
             ngram = (*rest, end)
-            known.pop(ngram, None)
-            known[ngram] = None
-            if len(known) > self._options.guesses:
-                del known[next(iter(known))]
+            ngrams.pop(ngram, None)
+            ngrams[ngram] = None
+            if len(ngrams) > self._options.guesses:
+                del ngrams[next(iter(ngrams))]
         self._levels = [*self._levels[1:], list(self._ends)]
         self._ends = ()
 

@@ -29,7 +29,7 @@ _THRESHOLDS = {
     ),
     source="llama.cpp's lookup example (common/ngram-cache), its context cache with both sets of thresholds",
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class NgramCacheOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of the n-gram cache."""
 
     ngram: Annotated[int, Meta(ge=1, le=4, description="the longest end of the text to look for")] = 4
@@ -42,7 +42,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
 class NgramCache(TextLookup):
     """Counts of one text's continuations."""
 
-    def __init__(self, options: Options, clock: Clock) -> None:
+    def __init__(self, options: NgramCacheOptions, clock: Clock) -> None:
         self._options, self._thresholds = options, _THRESHOLDS[options.thresholds]
         super().__init__(clock)
 

@@ -46,7 +46,7 @@ _DUMMY_TOKEN = 100
         "match": Values(values=("first", "last")),
     },
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class PldOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of prompt lookup."""
 
     ngram: Annotated[int, Meta(ge=1, le=64, description="the longest end of the text to look for")] = 3
@@ -64,7 +64,7 @@ class Options(MethodOptions, frozen=True, kw_only=True):
 class PromptLookup(TextLookup):
     """A chain copied from the text so far; the longest n-gram that occurred before decides."""
 
-    def __init__(self, options: Options, clock: Clock) -> None:
+    def __init__(self, options: PldOptions, clock: Clock) -> None:
         self._options = options
         self._lengths = range(options.ngram, min(options.ngram, options.min_ngram) - 1, -1)
         super().__init__(clock)

@@ -55,7 +55,7 @@ SHIPPED = "shipped"
         "length": Range(low=4, high=10),
     },
 )
-class Options(MethodOptions, frozen=True, kw_only=True):
+class RestOptions(MethodOptions, frozen=True, kw_only=True):
     """Options of REST."""
 
     store: Annotated[
@@ -127,7 +127,7 @@ class Rest(TextLookup):
     # Also the time of searching and of building trees, and the matched tokens in all.
     counted = (*TextLookup.counted, "search_ns", "match_search_ns", "no_match_search_ns", "tree_ns", "matched_tokens")
 
-    def __init__(self, store: SuffixStore, options: Options, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
+    def __init__(self, store: SuffixStore, options: RestOptions, clock: Clock, *, n_nodes: int, as_chain: bool) -> None:
         self._store, self._options = store, options
         self._n_nodes, self._as_chain = n_nodes, as_chain
         super().__init__(clock)
@@ -153,9 +153,9 @@ class Rest(TextLookup):
             draft = (
                 Proposal(tokens=_first_path(tree)) if self._as_chain else Proposal(tree=tree if tree.tokens else None)
             )
-        found = "match_search_ns" if draft.n_proposed else "no_match_search_ns"
+        counter = "match_search_ns" if draft.n_proposed else "no_match_search_ns"
         self._tally["search_ns"] += t1 - t0
-        self._tally[found] += t1 - t0
+        self._tally[counter] += t1 - t0
         self._tally["tree_ns"] += now() - t1
         self._tally["matched_tokens"] += n_matched
         return draft

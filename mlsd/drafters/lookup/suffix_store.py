@@ -54,16 +54,16 @@ class SuffixStore:
         self.header, start = read_header(path)
         n = self.header.n_tokens
         # Plain arrays and memoryviews over the map: indexing a numpy.memmap costs microseconds a time.
-        words = np.asarray(np.memmap(path, dtype="<i4", mode="r", offset=start, shape=(2 * n,)))
-        self._tokens, self._order = words[:n], words[n:]
+        content = np.asarray(np.memmap(path, dtype="<i4", mode="r", offset=start, shape=(2 * n,)))
+        self._tokens, self._order = content[:n], content[n:]
         self._token_view, self._order_view = self._tokens.data, self._order.data
 
     def find(self, pattern: Sequence[int], first: int = 0, end: int | None = None) -> range:
         """Places in the suffix array whose text begins with `pattern`."""
         tokens, order, width = self._token_view, self._order_view, len(pattern)
 
-        def text(place: int) -> list[int]:
-            at: int = order[place]
+        def text(index: int) -> list[int]:
+            at: int = order[index]
             return tokens[at : at + width].tolist()
 
         end = self.header.n_tokens if end is None else end
@@ -81,9 +81,9 @@ class SuffixStore:
         low, high = shortest, min(longest, len(context))
         while low <= high:
             middle = (low + high) // 2
-            found = self.find(context[len(context) - middle :])
-            if found:
-                best, places, low = middle, found, middle + 1
+            matches = self.find(context[len(context) - middle :])
+            if matches:
+                best, places, low = middle, matches, middle + 1
             else:
                 high = middle - 1
         return best, places

@@ -33,9 +33,9 @@ class TextLookup(Drafter):
         self._take_in(self._pending)
         self._pending = []
         draft = self._look_up(k)
-        found = "match" if draft.n_proposed else "no_match"
-        self._tally[f"{found}_rounds"] += 1
-        self._tally[f"{found}_propose_ns"] += self._clock.now_ns() - started_ns
+        outcome = "match" if draft.n_proposed else "no_match"
+        self._tally[f"{outcome}_rounds"] += 1
+        self._tally[f"{outcome}_propose_ns"] += self._clock.now_ns() - started_ns
         return draft
 
     def _take_in(self, tokens: Sequence[int]) -> None:

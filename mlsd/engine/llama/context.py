@@ -303,36 +303,36 @@ class LlamaContext:
         if not self._native.llama_memory_seq_rm(self.memory, sequence, first, end):
             raise EngineError(f"llama.cpp cannot forget positions {first} to {end} of sequence {sequence}.")
 
-    def save_state(self, place: int | None = None) -> None:
+    def save_state(self, slot: int | None = None) -> None:
         """Remember the recurrent state: on the device, or in a further one where the options say."""
-        native, saved = self._native, self._states.get(place)
-        sequence = self._spare_sequence(place) if saved is None else saved.sequence
+        native, saved = self._native, self._states.get(slot)
+        sequence = self._spare_sequence(slot) if saved is None else saved.sequence
         if sequence:
             # The device keeps one copy a sequence. Here it holds the state alone: of the attention no position.
             native.llama_memory_seq_cp(self.memory, 0, sequence, self.n_past, self.n_past)
         if saved is None:  # a state keeps its size, and to ask for it takes as long as to save one
             flags = native.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-            if place is None or self.options.saved_on_device:
+            if slot is None or self.options.saved_on_device:
                 flags |= native.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE
             size = int(native.llama_state_seq_get_size_ext(self.handle, sequence, flags))
-            saved = self._states[place] = _SavedState((ctypes.c_uint8 * size)(), size, sequence, flags)
+            saved = self._states[slot] = _SavedState((ctypes.c_uint8 * size)(), size, sequence, flags)
         written = native.llama_state_seq_get_data_ext(self.handle, saved.data, saved.n_bytes, sequence, saved.flags)
         if written != saved.n_bytes or written == 0:
             raise fail(f"Saving the recurrent state wrote {written} of {saved.n_bytes} bytes")
         if sequence:
             native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
 
-    def _spare_sequence(self, place: int | None) -> int:
+    def _spare_sequence(self, slot: int | None) -> int:
         """The sequence under which the device keeps a state; 0 for what needs none of its own."""
-        if place is not None and not 0 <= place < self.options.n_saved_states:
+        if slot is not None and not 0 <= slot < self.options.n_saved_states:
             raise EngineError(
-                f"A state was to be saved in place {place} of {self.options.n_saved_states}.",
+                f"A state was to be saved in place {slot} of {self.options.n_saved_states}.",
                 hint="This is a fault of mlsd; please report it.",
             )
-        return 1 + place if place is not None and self.options.saved_on_device else 0
+        return 1 + slot if slot is not None and self.options.saved_on_device else 0
 
-    def load_state(self, place: int | None = None) -> None:
-        native, saved, n_errors = self._native, self._states.get(place), LOG.n_errors
+    def load_state(self, slot: int | None = None) -> None:
+        native, saved, n_errors = self._native, self._states.get(slot), LOG.n_errors
         if saved is None:
             raise EngineError("There is no saved state to load.", hint="Call save_state first.")
         read = native.llama_state_seq_set_data_ext(self.handle, saved.data, saved.n_bytes, 0, saved.flags)

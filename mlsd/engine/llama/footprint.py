@@ -36,11 +36,11 @@ def attached_footprints(
     model: LlamaModel, options: Sequence[ContextOptions], attach: Callable[[LlamaContext], RowContext]
 ) -> tuple[Footprint, ...]:
     """The memory of what `attach` opens next to a context of each kind, without that context."""
-    found = []
+    sizes = []
     for wanted in options:
         with open_context(model, wanted) as context:
-            found.append(_footprint(partial(attach, context), ContextOptions(n_ctx=wanted.n_ctx)))
-    return tuple(found)
+            sizes.append(_footprint(partial(attach, context), ContextOptions(n_ctx=wanted.n_ctx)))
+    return tuple(sizes)
 
 
 def allocated_bytes(log: Sequence[str]) -> float:
@@ -52,9 +52,9 @@ def _footprint(opened: Callable[[], LlamaContext | RowContext], options: Context
     with LOG.everything() as lines, closing(opened()):
         pass
     text = "".join(lines)
-    found = {name: [float(size) for size in re.findall(pattern, text)] for name, pattern in _TERMS.items()}
-    if not found["compute_bytes"] or not found["output_bytes"]:
+    terms = {name: [float(size) for size in re.findall(pattern, text)] for name, pattern in _TERMS.items()}
+    if not terms["compute_bytes"] or not terms["output_bytes"]:
         raise fail("llama.cpp's log gives no sizes of buffers")
-    sizes = {name: round(sum(parts) * MIB) for name, parts in found.items()}
+    sizes = {name: round(sum(parts) * MIB) for name, parts in terms.items()}
     state_bytes = sizes["states_bytes"] / options.n_all_sequences / (1 + options.n_snapshots)
     return Footprint(**sizes, saved_states_bytes=round(options.n_saved_states * state_bytes))

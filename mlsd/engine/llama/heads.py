@@ -36,10 +36,10 @@ class RowContext:
     ) -> None:  # fmt: skip
         """Open a context over `model`, whose widest pass is `n_batch`; `next_token`: over the block inside it."""
         self._native, self._extension = library(), extension()
-        own = target.options
+        of_target = target.options
         options = ContextOptions(
             n_ctx=target.n_ctx, n_batch=n_batch, n_ubatch=n_batch, max_outputs=n_batch, n_sequences=n_sequences,
-            n_threads=own.n_threads, n_gpu_layers=own.n_gpu_layers, device_sampling=False,
+            n_threads=of_target.n_threads, n_gpu_layers=of_target.n_gpu_layers, device_sampling=False,
         )  # fmt: skip
 
         def beside_target(params: Any) -> None:

@@ -142,7 +142,7 @@ class StateLink:
         self._draft.clear()
         for part in parts:
             self._draft.decode(part)
-        own = self._read_draft()
+        computed = self._read_draft()
         self.reset()
         for part in parts:
             self._target.decode(part)
@@ -152,7 +152,7 @@ class StateLink:
         expected = _with_state(attention, self._read_state() if self._plan.state else None)
         if _rows(linked) != _rows(expected):
             raise BlobError("The draft's memory differs from what was written into it.")
-        if not all(map(_close, self._own_rows(own), self._own_rows(linked))):
+        if not all(map(_close, self._own_rows(computed), self._own_rows(linked))):
             raise BlobError("The memory copied for a first block is not what the draft computes for the same tokens.")
         self._target.clear()
         self.reset()
@@ -269,9 +269,9 @@ class _BlobReader:
         return value
 
     def expect(self, value: int, what: str) -> None:
-        found = self.number()
-        if found != value:
-            raise BlobError(f"The saved memory has {found} as its {what}, not {value}.")
+        number = self.number()
+        if number != value:
+            raise BlobError(f"The saved memory has {number} as its {what}, not {value}.")
 
     def segment(self, n_rows: int) -> bytes:
         start = self._at

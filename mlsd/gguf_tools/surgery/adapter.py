@@ -58,8 +58,8 @@ class AdapterConfig(Record, frozen=True, kw_only=True):
     @property
     def scaling(self) -> dict[str, Any]:
         """How the rotation is stretched beyond the trained length; empty for not at all."""
-        found = {**(self.rope_scaling or {}), **(self.rope_parameters or {})}
-        return {} if str(found.get("rope_type", found.get("type", "default"))) == "default" else found
+        scaling = {**(self.rope_scaling or {}), **(self.rope_parameters or {})}
+        return {} if str(scaling.get("rope_type", scaling.get("type", "default"))) == "default" else scaling
 
 
 class Adapter:
@@ -117,11 +117,11 @@ def _read_tensors(path: Path) -> dict[str, LocalTensor]:
     try:
         tensors: dict[str, LocalTensor] = SafetensorsLocal(path).tensors
         for name, tensor in tensors.items():
-            place, n_bytes = tensor.data_range, int(np.prod(tensor.shape)) * _ITEM_BYTES.get(tensor.dtype, 0)
-            if place.offset < 0 or place.offset + place.size > path.stat().st_size:
+            span, n_bytes = tensor.data_range, int(np.prod(tensor.shape)) * _ITEM_BYTES.get(tensor.dtype, 0)
+            if span.offset < 0 or span.offset + span.size > path.stat().st_size:
                 raise ValueError(f"{name} ends beyond the file")
-            if n_bytes and n_bytes != place.size:
-                raise ValueError(f"{name} has {place.size} bytes for {n_bytes}")
+            if n_bytes and n_bytes != span.size:
+                raise ValueError(f"{name} has {span.size} bytes for {n_bytes}")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:

@@ -44,8 +44,8 @@ class TensorPiece(Record, frozen=True, kw_only=True):
     """One tensor of the new file, and where its bytes come from."""
 
     tensor: Tensor
-    source: str | None = None  # name in the old file, whose first bytes are taken; None: zeros, or what `made` gives
-    made: Callable[[], Bytes] | None = None  # its bytes, computed when they are written
+    source: str | None = None  # name in the old file, whose first bytes are taken; None: zeros, or what `compute` gives
+    compute: Callable[[], Bytes] | None = None  # its bytes, when they are written
 
 
 class Edit(Record, frozen=True, kw_only=True):
@@ -105,14 +105,14 @@ def keep_layers(source: Source, keep: Sequence[int]) -> Edit:
 
 def silence(edit: Edit, parts: Sequence[str], *, label: str, layers: Sequence[int] | None = None) -> Edit:
     """Zero the tensors ``blk.N.PART.weight`` of `layers` (new numbers; None: all). Raises: InputError without any."""
-    found = False
+    is_any_hit = False
     pieces = []
     for piece in edit.pieces:
         block, names = piece.tensor.block, piece.tensor.name.split(".")
         hit = block is not None and (layers is None or block in layers) and names[2] in parts
-        found = found or hit
+        is_any_hit = is_any_hit or hit
         pieces.append(msgspec.structs.replace(piece, source=None) if hit else piece)
-    if not found:
+    if not is_any_hit:
         raise InputError(f"No block has a part called {' or '.join(parts)}.", hint="Like attn_output or ssm_out.")
     return msgspec.structs.replace(edit, pieces=tuple(pieces), label=f"{edit.label} {label}")
 
@@ -242,8 +242,8 @@ def write_edit(
 
     def data(tensor: Tensor) -> list[Bytes]:
         piece = pieces[tensor.name]
-        if piece.made is not None:
-            return [piece.made()]
+        if piece.compute is not None:
+            return [piece.compute()]
         if piece.source is not None:
             return [source.data(piece.source)[: tensor.n_bytes]]
         # A block of zero bytes is a block of zero weights in every type: its scale is zero.
@@ -267,7 +267,7 @@ def describe(source: Source, edit: Edit) -> Callable[[gguf.GGUFWriter], None]:
         import gguf
 
         source.copy_metadata(writer, skip={*edit.changed, *edit.removed, "general.name"})
-        writer.add_name(f"{source.text('general.name', source.path.stem, own=False)}, {edit.label}")
+        writer.add_name(f"{source.text('general.name', source.path.stem, prefixed=False)}, {edit.label}")
         for key, value in edit.changed.items():
             if (old := source.values.get(key)) is not None:
                 writer.add_key_value(key, value, old.type, old.item_type)

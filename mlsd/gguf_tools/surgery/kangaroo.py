@@ -167,26 +167,26 @@ def _number(source: Source, key: str, default: int | None = None) -> int:
 
 
 def _adapter_pieces(source: Source, adapter: Adapter, block: int) -> Iterator[TensorPiece]:
-    own = {tensor.name.removeprefix("blk.0."): tensor for tensor in source.tensors if tensor.block == 0}
-    missing = [part for part in _PARTS if part not in own]
+    block_tensors = {tensor.name.removeprefix("blk.0."): tensor for tensor in source.tensors if tensor.block == 0}
+    missing = [part for part in _PARTS if part not in block_tensors]
     if missing:
         raise ModelFileError(f"Block 0 of {source.path.name} lacks {missing[0]}, which the adapter needs.")
-    dtype = _matrix_type(own["attn_output.weight"], adapter)
+    dtype = _matrix_type(block_tensors["attn_output.weight"], adapter)
     heads = {QUERY: adapter.config.num_attention_heads, KEY: adapter.config.n_head_kv}
     for part, name in {"output_norm.weight": FINAL_NORM, **_PARTS}.items():
         kind = dtype if "norm" not in part else _Type.F32
         prefix = f"blk.{block}." if part in _PARTS else ""
         tensor = Tensor(name=f"{prefix}{part}", dims=adapter.shape(name)[::-1], type=kind)
         n_head = heads.get(name, 0) if source.architecture == "llama" else 0
-        yield TensorPiece(tensor=tensor, made=partial(_made, adapter, name, n_head, kind))
+        yield TensorPiece(tensor=tensor, compute=partial(_stored, adapter, name, n_head, kind))
     # What else a block of the model has is zero, and so adds nothing.
-    for part, tensor in own.items():
+    for part, tensor in block_tensors.items():
         if part not in _PARTS and part.endswith((".weight", ".bias")):
             zeros = msgspec.structs.replace(tensor, name=f"blk.{block}.{part}", type=_zero_type(tensor))
             yield TensorPiece(tensor=zeros)
 
 
-def _made(adapter: Adapter, name: str, n_head: int, kind: gguf.GGMLQuantizationType) -> Bytes:
+def _stored(adapter: Adapter, name: str, n_head: int, kind: gguf.GGMLQuantizationType) -> Bytes:
     weights = adapter.weights(name)
     if n_head:
         weights = interleaved(weights, n_head)

@@ -46,7 +46,7 @@ def perturb(source: Path, target: Path, *, noise: float, seed: int = 0, on_bytes
 
     def describe(writer: gguf.GGUFWriter) -> None:
         model.copy_metadata(writer, skip=("general.name", "mlsd.noise", "mlsd.noise_seed"))
-        writer.add_name(f"{model.text('general.name', source.stem, own=False)}, noise {noise:g}")
+        writer.add_name(f"{model.text('general.name', source.stem, prefixed=False)}, noise {noise:g}")
         writer.add_float32("mlsd.noise", noise)
         writer.add_uint32("mlsd.noise_seed", seed)
 

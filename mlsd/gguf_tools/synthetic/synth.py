@@ -89,8 +89,8 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
         pieces=tuple(surgery.TensorPiece(tensor=t, source=t.name) for t in source.tensors), label="random weights"
     )
     edit = everything if depth == full else surgery.keep_layers(source, shallow_layers(source, depth))
-    own = frozenset(key for key in source.values if key.startswith(_OWN_KEYS))
-    edit = msgspec.structs.replace(edit, removed=edit.removed | own, label="random weights")
+    written_by_mlsd = frozenset(key for key in source.values if key.startswith(_OWN_KEYS))
+    edit = msgspec.structs.replace(edit, removed=edit.removed | written_by_mlsd, label="random weights")
     stored = [piece.tensor for piece in edit.pieces]
     types = stored if quant == SAME else quantized(stored, quant, n_layers=depth)
     # Small tensors keep their type as well as their values.
@@ -120,13 +120,13 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
 
 def plan_synthetic(shape: str, quant: str | None = None, n_layers: int | None = None) -> SynthPlan:
     """What to write of a known shape or a GGUF. Raises: InputError, ModelFileError."""
-    known = {name: own for name, own in (FULL | TINY | RANDOM).items() if own.writable}
+    shapes = {name: own for name, own in (FULL | TINY | RANDOM).items() if own.writable}
     path = Path(shape)
-    if shape.lower() in known:
-        return from_shape(known[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)
+    if shape.lower() in shapes:
+        return from_shape(shapes[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)
     if path.suffix == ".gguf" or path.exists():
         return from_gguf(Source(path), quant=quant or SAME, n_layers=n_layers)
-    raise InputError(f"There is no shape {shape!r}.", hint=choose(shape, known, ", or give the path of a GGUF"))
+    raise InputError(f"There is no shape {shape!r}.", hint=choose(shape, shapes, ", or give the path of a GGUF"))
 
 
 def choose_correlation(plan: SynthPlan, shared: float | None) -> float | None:
@@ -162,8 +162,8 @@ def write_synthetic(
             writer.add_float32("mlsd.router_correlation", router_correlation)
 
     def data(tensor: Tensor) -> Iterable[Bytes]:
-        if (made := pools.pieces(tensor)) is not None:
-            return made
+        if (pieces := pools.pieces(tensor)) is not None:
+            return pieces
         if plan.source is not None:
             return [plan.source.data(plan.origins[tensor.name])]
         return _packed(random_weights(tensor, seed), tensor)

@@ -75,10 +75,10 @@ def _table(
     )
 
 
-def _lines(part: str, own: Mapping[str, str], shared: Mapping[str, str]) -> Iterator[str]:
+def _lines(part: str, parts: Mapping[str, str], shared: Mapping[str, str]) -> Iterator[str]:
     """The tensors of a part; another part named in it stands for its tensors, its own name for the shared one's."""
-    for line in (own.get(part) or shared[part]).split(","):
+    for line in (parts.get(part) or shared[part]).split(","):
         if " " in line.strip():
             yield line.strip()
         else:
-            yield from _lines(line.strip(), {} if line.strip() == part else own, shared)
+            yield from _lines(line.strip(), {} if line.strip() == part else parts, shared)

@@ -253,9 +253,9 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
 def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
     """Whether a draft with weights of its own is cut out of the target; of one that is not here nobody can tell."""
     method = find_method(spec.name)
-    if not method.has("made") or target.path is None:
+    if not method.has("made_draft") or target.path is None:
         return False
-    edit = method.read(spec).made(Source(Path(target.path))).edit
+    edit = method.read(spec).made_draft(Source(Path(target.path))).edit
     if edit.pieces:
         cut_bytes[drafting_key(spec) or repr(spec)] = edit.n_bytes
     return bool(edit.pieces)

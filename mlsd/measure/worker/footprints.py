@@ -116,9 +116,9 @@ def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
         else:
             path = Path(wanted.path)
             source = Source(path)
-            if method.has("made"):
+            if method.has("made_draft"):
                 path = hollow
-                write_edit(source, method.read(spec).made(source).edit, path, hollow=True)
+                write_edit(source, method.read(spec).made_draft(source).edit, path, hollow=True)
         load_mtp = method.loads_next_token_block
         with LlamaModel(path, simulated=True, n_gpu_layers=n_gpu_layers, load_mtp=load_mtp) as model:
             yield model

@@ -20,7 +20,7 @@ import msgspec
 
 from mlsd.children import end_with_parent
 from mlsd.clock import Clock, MonotonicClock
-from mlsd.drafters import own
+from mlsd.drafters import user_methods
 from mlsd.engine.context import context_options
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
@@ -65,7 +65,7 @@ def main() -> None:
         function = getattr(importlib.import_module(module), name)
         kinds = typing.get_type_hints(function)
         given = {name: msgspec.json.decode(value, type=kinds[name]) for name, value in call.arguments.items()}
-        own.load_again(call.methods)
+        user_methods.load_again(call.methods)
         for file in engine_and_models(given)[1]:
             check_weights(Path(file.path), file.ref)
         check_memory(given)

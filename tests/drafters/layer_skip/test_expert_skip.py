@@ -7,7 +7,7 @@ import pytest
 
 from mlsd.drafters import check_target
 from mlsd.drafters.layer_skip import subset
-from mlsd.drafters.layer_skip.expert_skip import ExpertOptions
+from mlsd.drafters.layer_skip.expert_skip import ExpertSkipOptions
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
@@ -56,7 +56,7 @@ def test_what_would_not_be_smaller_is_refused_from_the_header(
 
 def test_a_share_is_of_the_experts_in_use_and_never_less_than_one(arena: Arena) -> None:
     source = Source(arena.path("qwen3moe"))
-    found = [ExpertOptions(share=share).made(source).n_experts for share in (0.01, 0.5, 0.99)]
+    found = [ExpertSkipOptions(share=share).made_draft(source).n_experts for share in (0.01, 0.5, 0.99)]
     assert found == [1, 2, 3]
 
 

@@ -46,10 +46,10 @@ def test_an_adapter_that_was_replaced_is_refused_by_its_content(arena: Arena, tm
     second = find_method("kangaroo").read(resolve_spec(spec(adapter=str(path))))
     assert first.content != second.content
     target = Source(tiny / "llama.gguf")
-    assert second.made(target).file() == second.made(target).file()
-    assert second.made(target).file() != msgspec.structs.replace(second, exit=3).made(target).file()
+    assert second.made_draft(target).file() == second.made_draft(target).file()
+    assert second.made_draft(target).file() != msgspec.structs.replace(second, exit=3).made_draft(target).file()
     with pytest.raises(InputError, match="it was replaced"):
-        first.made(target)
+        first.made_draft(target)
 
 
 def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path], tmp_path: Path, tiny: Path) -> None:

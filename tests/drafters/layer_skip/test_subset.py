@@ -10,7 +10,7 @@ import pytest
 
 from mlsd.clock import MonotonicClock
 from mlsd.drafters import check_target, find_method, preset_gamma
-from mlsd.drafters.layer_skip.subset import CutDraft, Options, plan
+from mlsd.drafters.layer_skip.subset import CutDraft, LayerSkipOptions, plan
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.llama.context import LlamaContext
@@ -56,10 +56,10 @@ def test_both_modes_are_exact_and_sync_accepts_what_the_bridged_target_accepts(
     assert "sync_ns" in results["sync"].stats, "sync fell back"
 
 
-def cut_of(arena: Arena, name: str, cut: str) -> tuple[Options, Source]:
+def cut_of(arena: Arena, name: str, cut: str) -> tuple[LayerSkipOptions, Source]:
     values = dict(part.split("=") for part in cut.split(","))
     options = {key: int(v) if key == "exit" else float(v) if key == "fraction" else v for key, v in values.items()}
-    return Options(**options), Source(arena.path(name))  # type: ignore[arg-type]
+    return LayerSkipOptions(**options), Source(arena.path(name))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "cut"), ALL)

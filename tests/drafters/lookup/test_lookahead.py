@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlsd.drafters.lookup.lookahead import Lookahead, Options
+from mlsd.drafters.lookup.lookahead import Lookahead, LookaheadOptions
 from mlsd.engine.tree import ROOT, layout
 from mlsd.engine.verify import Verification
 from mlsd.records import Sampling
@@ -14,7 +14,7 @@ N_PREDICT = 48
 
 
 def begun(window: int, ngram: int, guesses: int = 2) -> Lookahead:
-    options = Options(window=window, ngram=ngram, guesses=guesses)
+    options = LookaheadOptions(window=window, ngram=ngram, guesses=guesses)
     drafter = Lookahead(options, FakeClock(), n_candidates=16)
     drafter.begin((1, 2, 3), np.random.default_rng(0))
     drafter.observe(Verification(accepted=0, committed=(50,)))

@@ -7,14 +7,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.drafters.lookup.ngram_cache import NgramCache
-from mlsd.drafters.lookup.ngram_cache import Options as CacheOptions
-from mlsd.drafters.lookup.pld import Options, PromptLookup
+from mlsd.drafters.lookup.ngram_cache import NgramCache, NgramCacheOptions
+from mlsd.drafters.lookup.pld import PldOptions, PromptLookup
 from mlsd.engine.verify import Verification
 from tests.engine.fake import FakeClock
 
 
-def searched(text: Sequence[int], k: int, options: Options) -> tuple[int, ...]:
+def searched(text: Sequence[int], k: int, options: PldOptions) -> tuple[int, ...]:
     """The definition: try every place, the longest n-gram first."""
     for n in range(options.ngram, options.min_ngram - 1, -1):
         ends = [
@@ -29,7 +28,7 @@ def searched(text: Sequence[int], k: int, options: Options) -> tuple[int, ...]:
     return ()
 
 
-def looking_up(options: Options, prompt: Sequence[int]) -> PromptLookup:
+def looking_up(options: PldOptions, prompt: Sequence[int]) -> PromptLookup:
     drafter = PromptLookup(options, FakeClock())
     drafter.begin(prompt, np.random.default_rng(0))
     return drafter
@@ -50,7 +49,7 @@ tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 def test_each_round_proposes_what_a_search_of_the_whole_text_finds(
     prompt: list[int], rounds: list[list[int]], k: int, ngram: int, shortest: int, match: str, full: bool
 ) -> None:
-    options = Options(ngram=ngram, min_ngram=min(shortest, ngram), match=match, full=full)
+    options = PldOptions(ngram=ngram, min_ngram=min(shortest, ngram), match=match, full=full)
     drafter = looking_up(options, prompt)
     text = list(prompt)
     for committed in rounds:
@@ -60,7 +59,7 @@ def test_each_round_proposes_what_a_search_of_the_whole_text_finds(
 
 
 def test_a_new_generation_forgets_the_last_one() -> None:
-    drafter = looking_up(Options(), [1, 2, 3, 1, 2])
+    drafter = looking_up(PldOptions(), [1, 2, 3, 1, 2])
     assert drafter.propose(2).tokens == (3, 1)
     drafter.begin([7, 8], np.random.default_rng(0))
     assert drafter.propose(2).tokens == ()
@@ -68,7 +67,7 @@ def test_a_new_generation_forgets_the_last_one() -> None:
 
 
 def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
-    drafter = looking_up(Options(), [1, 2, 1])
+    drafter = looking_up(PldOptions(), [1, 2, 1])
     drafter.propose(1)
     drafter.observe(Verification(accepted=0, committed=(9,)))
     drafter.propose(1)
@@ -77,11 +76,11 @@ def test_rounds_with_and_without_a_match_are_counted_apart() -> None:
 
 
 def test_without_a_match_a_made_up_token_can_be_asked_for() -> None:
-    assert looking_up(Options(no_match="dummy"), [1, 2]).propose(3).tokens == (100,)
+    assert looking_up(PldOptions(no_match="dummy"), [1, 2]).propose(3).tokens == (100,)
 
 
 def counting(prompt: Sequence[int], thresholds: str = "lax") -> NgramCache:
-    drafter = NgramCache(CacheOptions(thresholds=thresholds), FakeClock())  # type: ignore[arg-type]
+    drafter = NgramCache(NgramCacheOptions(thresholds=thresholds), FakeClock())  # type: ignore[arg-type]
     drafter.begin(prompt, np.random.default_rng(0))
     return drafter
 
