@@ -22,15 +22,6 @@ WANTED = HubFile(repo=REPO, file="quants/model.gguf")
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the library waited between its tries; nobody sleeps."""
-    found: list[float] = []
-    for module in ("file_download", "utils._http"):
-        monkeypatch.setattr(f"huggingface_hub.{module}.time", SimpleNamespace(sleep=found.append))
-    return found
-
-
-@pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> Iterator[HubServer]:
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", CHUNK)
     with HubServer({WANTED.file: DATA}) as running:
