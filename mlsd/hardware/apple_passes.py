@@ -105,8 +105,8 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round_ms: dict[str, float]  # that a round takes beside its passes, for each of them, by engine
     level: float  # of the intervals that follow
     plain_spread: dict[str, float]  # factor both ways, by kind
-    # factor both ways of what a round takes beyond 0.7 T(1), by engine, "wide" with more than 4 proposals
-    round_spread: dict[str, float]
+    # least and most factor of what a round takes beyond 0.7 T(1), by engine, "wide" with more than 4 proposals
+    round_spread: dict[str, tuple[float, float]]
     prefill_spread: float
     acceptance: dict[str, tuple[float, float, float]]  # of a token, by method and text: least, middle, most
     fitted: str  # to what, and when
@@ -268,13 +268,13 @@ class Runtime(Record, frozen=True, kw_only=True):
 
     def round_range(self, length: float, target: Work, gamma: int) -> tuple[float, float]:
         """Both ends of T_round / T(1) that hold `level` of rounds."""
-        factor = self.constants.round_spread[spread_key(self.engine, gamma)]
+        least, most = self.constants.round_spread[spread_key(self.engine, gamma)]
         if self.engine == "llama.cpp":
-            few = self._roofline(target, gamma + 1) / self._few_rows(target, gamma + 1)
-            factor = joint(factor, math.sqrt(few))
+            few = math.sqrt(self._roofline(target, gamma + 1) / self._few_rows(target, gamma + 1))
+            least, most = joint(least, 1 / few), joint(most, few)
         elif (self.chip.generation or _MIDDLE) < _MIDDLE:
-            factor **= _OLD
-        return _SURE + (length - _SURE) / factor, _SURE + (length - _SURE) * factor
+            least, most = least**_OLD, most**_OLD
+        return _SURE + (length - _SURE) * least, _SURE + (length - _SURE) * most
 
     def _roofline(self, work: Work, rows: int) -> float:
         """T(rows) / T(1) of llama.cpp before b11404: reading weights takes 1, computing a row r, with a round corner.

@@ -36,6 +36,11 @@ class Arm(Record, frozen=True, kw_only=True):
         return bool(self._values.get("adaptive"))
 
     @property
+    def ends_early(self) -> bool:
+        """Whether a token that the drafter is unsure of ends a draft."""
+        return bool(self._values.get("p_min"))
+
+    @property
     def _values(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.options) if self.options else {}
         return found

@@ -50,11 +50,44 @@ def test_a_method_that_is_not_predicted_is_named_and_a_typo_gets_the_nearest_nam
     assert ran.code == 2 and "unheard-of-27b-q4_k_m" in ran.err and "q4_k_m-27b" not in ran.err
 
 
+def test_an_option_that_would_change_nothing_is_refused_and_a_method_is_no_target(mlsd: Mlsd) -> None:
+    here, chip = ("advise", "tiny-dense", "--quant", "q4_k_m"), ("--chip", "M4 Pro")
+    for asked, told in (
+        (here, "a file on this machine, in the quantization that it has"),
+        ((*here, *chip), "a file on this machine, in the quantization that it has"),
+        (("advise", "qwen3-8b-q8_0", "--quant", "q4_k_m", *chip), "qwen3-8b-q8_0 is in Q8_0 by its name"),
+        (("advise", "rest", *chip), "rest is a drafting method, not a model"),
+        (("advise", "qwen3-8b-q8_0", "--chip", "M3 Max CPU"), "on its CPU is not modelled"),
+        (("advise", "tiny-dense", "--draft", "tiny-draft"), "mlsd calibrate tiny-dense --draft tiny-draft"),
+    ):
+        ran = mlsd(*asked)
+        assert ran.code == 2 and told in ran.err, ran.err
+
+
+def test_drafts_that_p_min_ends_are_asked_with_the_length_of_their_answer(mlsd: Mlsd) -> None:
+    asked = ("advise", "qwen3-8b-q8_0", "--chip", "M4 Pro", "--gamma", "16", "--accepted", "168/226", "--drafter")
+    drafter = "draft-model:draft=qwen3-0.6b-q8_0,p_min=0.75"
+    assert "ends some drafts early" in mlsd(*asked, drafter).err
+    out = mlsd(*asked, drafter, "--output-tokens", "256").out
+    assert "2.57 proposed a round as stated" in out and "qwen3-0.6b-q8_0 (p_min 0.75)" in out
+
+
+def test_next_names_files_of_models_that_no_list_holds_and_pulls_the_others(mlsd: Mlsd) -> None:
+    asked = ("--chip", "M4 Pro", "--gamma", "4", "--draft")
+    out = mlsd("advise", "qwen2.5-32b-q8_0", *asked, "qwen2.5-0.5b-q8_0").out
+    bench = "mlsd models pull qwen2.5-0.5b-q8_0 && mlsd bench qwen2.5-32b-q8_0.gguf --draft qwen2.5-0.5b-q8_0 --gamma 4"
+    assert f"{bench} (the paths of those files there)" in out
+    out = mlsd("advise", "qwen3.5-27b-q8_0", *asked, "qwen3.5-0.8b-q8_0").out
+    assert "mlsd models pull qwen3.5-27b-q8_0 qwen3.5-0.8b-q8_0 && mlsd bench qwen3.5-27b-q8_0 --draft" in out
+
+
 def test_the_memory_counts_the_draft_and_names_macs_that_were_sold(mlsd: Mlsd) -> None:
     out = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4 Pro", "--draft", "qwen3-32b-q8_0").out
     assert "of weights, qwen3-32b-q8_0's included; such a Mac with 64 GB" in out
     alone = mlsd("advise", "qwen3-8b-q4_k_m", "--chip", "M4 Pro", "--drafter", "pld").out
     assert "such a Mac with 24 GB" in alone, "no M4 Pro was sold with 8 GB"
+    small = mlsd("advise", "qwen2.5-32b-q8_0", "--chip", "M4 Max 36GB", "--drafter", "pld").out
+    assert "a Mac with 36 GB lets models use 28.99 GB" in small and "410 GB/s" in small
 
 
 def test_a_runtime_or_a_depth_is_modelled_on_a_known_chip_and_refused_elsewhere(

@@ -70,9 +70,10 @@ class Stated(Record, frozen=True, kw_only=True):
     def of(self, way: Arm) -> Acceptance:
         """The acceptance of that drafter."""
         is_lookup = is_look_up(way.method)
-        if is_lookup and self.n_output is None and self.mgl is None:
+        if (is_lookup or way.ends_early) and self.n_output is None and self.mgl is None:
+            seldom = "proposes in some rounds only" if is_lookup else "ends some drafts early"
             raise InputError(
-                f"{way.method} proposes in some rounds only, so what is accepted of its proposals gives no speed.",
+                f"{way.name} {seldom}, so what is accepted of its proposals gives no speed.",
                 hint="Give the length of the answer too: --accepted 140/245 --output-tokens 256; or --mgl.",
             )
         ends, words = self._ends(is_lookup)

@@ -149,8 +149,15 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     files = [] if target.here or not (mtp_alone or key) else _files_of(target)
     file = None if key is None else next(iter(files), None)
     with_block = next((e.id for e in files if mtp_alone and "-mtp-" in e.id), None)
+    known_files, others = load_manifest().models, dict[str, KnownModel]()
+    called = question.target if Path(question.target).is_file() else with_block or ref.id
+    if key is None:
+        called = with_block or target.called_elsewhere
+        others = {model.facts.ref.id: model for model in drafts.values() if model is not None}
     lacking = Lacking(
-        target=question.target if Path(question.target).is_file() else with_block or ref.id,
+        target=called,
+        files={name: model.called_elsewhere for name, model in others.items()},
+        pull=() if key else tuple(name for name in (called, *others) if name in known_files and known_files[name].repo),
         texts=_prompts(own, question.workload),
         is_here=target.here,
         is_too_large=file is not None and room is not None and (file.n_bytes or 0) > room,
@@ -216,9 +223,11 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
     found = []
     for text in question.drafts:
         name = text.partition(":")[0]
-        if is_method(name):
+        if is_method(name) or (name == DRAFT_MODEL and "draft=" in text):
             spec = parse_drafter(text)
-            found.append(arm_named(spec.name, None, options_text(spec)))
+            own_draft = str(spec.options["draft"]) if name == DRAFT_MODEL else None
+            rest = {key: value for key, value in spec.options.items() if key != "draft" or own_draft is None}
+            found.append(arm_named(name, own_draft, options_text(replace(spec, options=rest))))
             continue
         from mlsd.drafters import METHODS, UNAVAILABLE, find_method  # which loads numpy
 
@@ -321,7 +330,8 @@ def _costs(
     name = target.facts.ref.id
     if target.shape is None or target.here:
         called = quoted(question.target if Path(question.target).is_file() else name)
-        again = f" {question.options}" if question.options else ""
+        drafted = "".join(f" --draft {quoted(one)}" for one in question.drafts or () if one not in question.drafters)
+        again = drafted + (f" {question.options}" if question.options else "")
         hint = f"Run `mlsd calibrate {called}{again}`, or name a machine with --chip."
     else:
         commands = "\n  ".join(timing_commands([target, *drafts.values()]))

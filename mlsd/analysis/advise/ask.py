@@ -1,5 +1,6 @@
 """A question as a person words it: the databases to read, and the machine at hand or a chip by its name."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -54,7 +55,7 @@ def advise(
     `acceptance` (accepted / proposed), `accepted` (both counts, with the `n_output` tokens of their answer), or `mgl`.
     `prompt_tokens` and `n_predict` describe a request, whose whole time is answered, too.
     """
-    if runtime == "cpu" or (chip is not None and engine.n_gpu_layers == 0):
+    if runtime == "cpu" or (chip is not None and (engine.n_gpu_layers == 0 or re.search(r"(?i)\bcpu\b", chip))):
         raise InputError(
             "What a Mac does on its CPU is not modelled: no public row of it was found.",
             hint=f"Measure it there: mlsd bench {quoted(str(target))} --n-gpu-layers 0, with --draft or --drafter.",
@@ -135,9 +136,12 @@ def _stated(
 
 
 def _memories(chip: str) -> tuple[int, ...]:
-    """Memories of Macs that were sold with a chip, in GiB; empty where only a bandwidth is known."""
-    known = bins(chip)
-    return tuple(gib for gib in MACS_GIB if any(c.least_memory_gib <= gib <= (c.max_memory_gib or gib) for c in known))
+    """The memory that is named with a chip, else those of Macs that were sold with it, in GiB; of a bandwidth none."""
+    known, stated = bins(chip), re.search(r"(\d+) ?gi?b(?!/)", chip.lower())
+    if known and stated:
+        return (int(stated[1]),)
+    sizes = {gib for c in known for gib in c.sizes_gib or range(c.least_memory_gib, 1 + (c.max_memory_gib or 0))}
+    return tuple(gib for gib in MACS_GIB if gib in sizes)
 
 
 def _here(engine: EngineOptions, build: int = 0) -> Machine:

@@ -9,7 +9,7 @@ from mlsd.analysis.advise.acceptance import HEADS
 from mlsd.audits.model_name import read_model_name
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
-from mlsd.models.library import resolve_model
+from mlsd.models.library import LocalModel, resolve_model
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.known_shapes import BITS, NEAREST, QUANTS, bits_of, quant_of, shape_facts, shape_of, sized_facts
 from mlsd.records import ModelFacts, Record
@@ -32,6 +32,12 @@ class KnownModel(Record, frozen=True, kw_only=True):
     def here(self) -> bool:
         return self.path is not None
 
+    @property
+    def called_elsewhere(self) -> str:
+        """How a command on another machine calls it: by an id that can be pulled or is made, else by a file's path."""
+        name = self.path.name if self.path is not None else f"{self.facts.ref.id}.gguf"
+        return self.facts.ref.id if self.facts.ref.id in load_manifest().models else name
+
 
 def named(
     text: str, quant: str | None = None, stored: Iterable[ModelFacts] = (), *, elsewhere: bool = False
@@ -43,6 +49,8 @@ def named(
     no quantization.
     """
     name, stated = shape_of(text)
+    if quant is not None and stated is not None and quant_of(quant) != stated:
+        raise InputError(f"{text} is in {stated} by its name.", hint="Leave --quant out, or that end of the name.")
     if elsewhere and name is not None and not (stated or quant) and (file := _file_here(text)) is not None:
         return file
     if elsewhere and name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
@@ -64,29 +72,40 @@ def named(
                 hint=f"Name one: {', '.join((*QUANTS, *NEAREST, *BITS))}, like {name}-q4_k_m; or the size, too, of a "
                 f"model of another one: {name}-mini-3.8b-q4_k_m.",
             ) from None
+        from mlsd.drafters import METHODS, UNAVAILABLE  # which loads numpy
+
+        if (method := text.partition(":")[0]) in METHODS or method in UNAVAILABLE:
+            raise InputError(
+                f"{text} is a drafting method, not a model.", hint=f"Name the model first: MODEL --drafter {text}."
+            ) from None
         bare = next((text[: -len(end) - 1] for end in _ends(text) if quant_of(end) is not None), text)
         raise InputError(
             f"{text} is not on this machine, and its shape is unknown.",
             hint=f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {bare}-27b-q4_k_m, "
             f"{bare}-124b-a5b-mxfp4. Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld.",
         ) from None
+    if quant is not None and stated is None:
+        raise InputError(
+            f"{text} is a file on this machine, in the quantization that it has.",
+            hint="--quant is of a model that is only known by its shape, like qwen3.5-9b.",
+        )
+    return _of_file(text, model)
+
+
+def _of_file(text: str, model: LocalModel) -> KnownModel:
     from mlsd.gguf_tools.read import model_facts
 
-    shape = None if name is None else FULL[name]
-    return KnownModel(facts=model_facts(model.path, ref=model.ref), shape=shape, quant=stated, path=model.path)
+    name, stated = shape_of(text)
+    facts = model_facts(model.path, ref=model.ref)
+    return KnownModel(facts=facts, shape=None if name is None else FULL[name], quant=stated, path=model.path)
 
 
 def _file_here(text: str) -> KnownModel | None:
     """The file that an id means, where it is on this machine: another machine would run the same."""
-    from mlsd.gguf_tools.read import model_facts
-
     try:
-        model = resolve_model(text)
-        facts = model_facts(model.path, ref=model.ref)
+        return _of_file(text, resolve_model(text))
     except (ModelFileError, InputError):
         return None
-    name, stated = shape_of(text)
-    return KnownModel(facts=facts, shape=None if name is None else FULL[name], quant=stated, path=model.path)
 
 
 def by_sizes(text: str, quant: str | None = None) -> KnownModel | None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, outcomes_rate, way_of
-from mlsd.analysis.advise.next_steps import Lacking
+from mlsd.analysis.advise.next_steps import Lacking, next_steps
 from mlsd.analysis.predict.costs import PLAIN_ROUND, CostRange, Outcomes, between, draft_ms, mean_ms, mgl_of, tok_per_s
 from mlsd.errors import InputError
 from mlsd.hardware import apple_passes as passes
@@ -20,7 +20,7 @@ from mlsd.planning.question import drafter_text
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.stats import Interval, grouped
 from mlsd.trials.arms import PLAIN, Arm, arm_named
-from mlsd.trials.decisions import NO_DIFFERENCE, Effect
+from mlsd.trials.decisions import Effect, effect_of
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import break_even_tokens, total
 from mlsd.units import format_percent, quoted
@@ -29,8 +29,6 @@ Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "ve
 Verdict = Literal["on", "off", "not decided yet"]
 
 _Z = 1.96
-_WORTH = 1 + NO_DIFFERENCE  # a prediction nearer to 1 decides nothing
-_MARGIN = f"{100 * NO_DIFFERENCE:.0f} %"
 _N_TO_MEASURE = 2
 
 
@@ -92,27 +90,24 @@ class Prospect(Record, frozen=True, kw_only=True):
 
     def open(self, tried: bool) -> bool:
         """Whether it may still pay. `tried`: only what ran on this machine is decided to."""
-        if self.gamma == 0:
-            return False
-        if self.effect is not None:
+        if self.gamma == 0 or self.effect is not None:
             return self.effect == "not decided yet" and self.out is None
-        return (self.speedup.high or 0.0) >= 1 / _WORTH and (tried or not self.pays)
+        predicted = effect_of(self.speedup)
+        return predicted == "not decided yet" or (predicted == "faster" and (tried or not self.tested))
 
     @property
     def pays(self) -> bool:
-        if self.effect is not None:
-            return self.effect == "faster"
-        return self.gamma > 0 and self.tested and (self.speedup.low or 0.0) > _WORTH
+        predicted = effect_of(self.speedup) if self.tested else None
+        return self.gamma > 0 and (self.effect or predicted) == "faster"
 
     @property
     def setting(self) -> str:
         return f"{self.name} at gamma {self.gamma}" if self.gamma else self.name
 
-    @property
-    def option(self) -> str:
-        """How a command asks for the drafter."""
+    def option(self, files: Mapping[str, str]) -> str:
+        """How a command asks for the drafter; `files`: drafts that go by another name than their ids."""
         if self.drafter == DRAFT_MODEL:
-            return f"--draft {quoted(self.draft or '')}"
+            return f"--draft {quoted(files.get(self.draft or '', self.draft or ''))}"
         return f"--drafter {quoted(self.drafter_text)}"
 
     @property
@@ -354,8 +349,7 @@ def recommend(
     # What was decided here needs no command; what is only predicted to be so is measured with the setting itself.
     if is_open or not (best.effect if best.gamma else all(p.effect for p in speculative)):
         tell = to_measure or ((best,) if best.gamma else tuple(speculative[:1]))
-        options, gammas = list(dict.fromkeys(p.option for p in tell)), sorted({p.gamma for p in tell})
-        steps = tuple(lacking.steps(options, gammas, modelled=modelled, is_open=is_open))
+        steps = tuple(next_steps(lacking, tell, modelled=modelled, is_open=is_open))
     return Recommendation(
         target=target,
         workload=workload,
@@ -377,27 +371,20 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
         return "nothing is known of any draft or method"
     fastest = max(speculative, key=lambda p: p.speedup.value)
     one = best if best.gamma else max(speculative, key=lambda p: (p.tested, p.speedup.value))
-    if one.effect is not None:
-        words = f"{one.setting} was measured at {_times(one)} times plain decoding, {one.speedup.n} blocks or prompts"
-    else:
-        words = f"{one.setting} is predicted at {_times(one)} times plain decoding, and {one.decided_by} decides"
+    words = f"{one.setting} {'is predicted' if one.effect is None else 'was measured'} at {one.speedup.words()} times"
+    words += " plain decoding, " + (
+        f"and {one.decided_by} decides" if one.effect is None else f"{one.speedup.n} blocks or prompts"
+    )
     if one is not fastest:
-        missing = f"is not surely {_MARGIN} faster than plain"
+        missing = "may be slower than plain decoding"
         if fastest.effect or one.effect:
             missing = "is not decided yet"
         elif not fastest.tested:
             missing = "is tested by no public row"
         elif fastest.pays:
             missing = "may give less"
-        return f"{words}; {fastest.setting}, at {_times(fastest)}, {missing}"
-    low = one.speedup.low
-    near = one.effect is None and low is not None and 1 < low <= _WORTH
-    return f"{words} (less than {_MARGIN} faster is no difference)" if near else words
-
-
-def _times(one: Prospect) -> str:
-    ends = "" if one.speedup.low is None else f" ({one.speedup.low:.2f} to {one.speedup.high or 0.0:.2f})"
-    return f"{one.speedup.value:.2f}{ends}"
+        return f"{words}; {fastest.setting}, at {fastest.speedup.words()}, {missing}"
+    return words
 
 
 def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:

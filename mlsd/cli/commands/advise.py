@@ -217,9 +217,13 @@ def _memory(found: TargetAdvice) -> Iterator[str]:
     if limit is None:
         sizes = ((gib, mac_budget(gib * GIB).limit_bytes) for gib in found.memories_gib or MACS_GIB)
         gib, limit = next(((gib, limit) for gib, limit in sizes if limit > n_bytes), (None, 0))
-        such = "no Mac with that chip" if found.memories_gib else "no Mac"
-        where = f"{such} lets models use so much" if gib is None else f"such a Mac with {gib} GB lets models use"
-        yield f"{own}; {where}{f' {format_bytes(limit)}' if gib else ''}, contexts and buffers included."
+        where = f"no Mac{' with that chip' if found.memories_gib else ''} lets models use so much"
+        if gib is not None:
+            where = f"such a Mac with {gib} GB lets models use {format_bytes(limit)}"
+        elif len(found.memories_gib) == 1:
+            most = format_bytes(mac_budget(found.memories_gib[0] * GIB).limit_bytes)
+            where = f"a Mac with {found.memories_gib[0]} GB lets models use {most}"
+        yield f"{own}; {where}, contexts and buffers included."
     elif limit < n_bytes:
         yield f"{own}, and models may use {format_bytes(limit)} here."
     else:

@@ -149,7 +149,7 @@ def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
     found = as_measured(prospects({PLAIN_WAY: costs, way: costs}, [acceptance], (4,)), [ran(*one) for one in texts])
     (one,) = (p for p in found if p.gamma)
     assert (one.effect, (one.speedup.low, one.speedup.high)) == (effect, bounds)
-    assert (one.name, one.option) == ("pld (ngram 3)", "--drafter pld:ngram=3")
+    assert (one.name, one.option({})) == ("pld (ngram 3)", "--drafter pld:ngram=3")
 
 
 def test_rounds_of_a_look_up_that_propose_nothing_cost_a_plain_pass() -> None:
@@ -193,7 +193,9 @@ def test_what_a_look_up_accepts_is_asked_with_the_length_of_its_answer() -> None
     assert mgl_of(counts.of(KEY).outcomes(4)) == pytest.approx(1 + 4 * 140 / 245, rel=1e-3)
     with pytest.raises(InputError, match="proposes in some rounds only"):
         counts.of(arm_named("pld"))
-    for way in (KEY, arm_named("pld")):
+    with pytest.raises(InputError, match="ends some drafts early"):
+        counts.of(arm_named(DRAFT_MODEL, "d", '{"p_min":0.75}'))
+    for way in (KEY, arm_named("pld"), arm_named("mtp", None, '{"p_min":0.75}')):
         found = Stated(gamma=4, counts=(140, 245), n_output=256).of(way)
         assert mgl_of(found.outcomes(4)) == pytest.approx(256 / 116, rel=1e-3)
         assert outcomes_rate(found.outcomes(4)) == pytest.approx(140 / 245, rel=1e-3)
