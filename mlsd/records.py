@@ -259,7 +259,7 @@ class Anchors(Record, frozen=True, kw_only=True):
 
     target: str  # model id
     width: Count  # positions of the wide pass: gamma + 1 of the widest arm
-    one_ns: Count  # median of passes over one position
+    one_ns: Count | None  # median of passes over one position; None: the wide pass had not moved
     wide_ns: Count
 
 

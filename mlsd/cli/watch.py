@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from mlsd.cli.output import TimeLeft, note, shows_progress, sign_of_life, something_stored, verbosity, working
-from mlsd.measure.messages import Event, Progress, Resting, Started, Waiting
+from mlsd.measure.messages import Event, Progress, Started, Waiting
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.planning.job import Job, Slot
 from mlsd.planning.plan import Plan
@@ -89,11 +89,13 @@ class LineWatcher(Watcher):
         """Say what is waited for and what counts no more; every ten seconds of a long trial how far it is."""
         if isinstance(event, Progress):
             sign_of_life(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
-        elif isinstance(event, Resting) and not self._rests:
-            self._rests = True
-            note(f"  {event.text}")  # why nothing is measured is said at once, however lately something else was
         elif isinstance(event, Waiting):
             sign_of_life(event.text)
+
+    def rest(self, why: str) -> None:
+        """Say at once why nothing is measured, however lately something else was said; then now and then."""
+        (sign_of_life if self._rests else note)(f"  {why}")
+        self._rests = True
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         note(self._counted(slot, trial))
@@ -173,6 +175,9 @@ class Bar(LineWatcher):
                 return
             rate = (event.n_tokens - self._since[1]) / max(now_s - self._since[0], 1e-9)
             self._bar.update(self._task, description=plain(f"{job.target.ref.id} {rate:.1f} tok/s"))
+
+    def rest(self, why: str) -> None:
+        self._bar.update(self._task, description=plain(why))
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """Show its speed beside the bar; its line above with -v, or where it is not valid."""

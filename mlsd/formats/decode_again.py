@@ -16,9 +16,9 @@ import numpy as np
 
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError
-from mlsd.measure.messages import BlockMeasured
+from mlsd.measure.bench import Bench
 from mlsd.measure.parent.blocks import machine_lock
-from mlsd.measure.process import call, measure_job
+from mlsd.measure.process import call
 from mlsd.measure.worker.build_check import read_logits
 from mlsd.models.library import Library, resolve_model
 from mlsd.planning.job import Job, ModelFile, Slot, prompt_key
@@ -91,9 +91,9 @@ def _check_load(load: Sequence[Measured], target: ModelFile, done: DecodedAgain)
     job = Job(target=target, prompts=prompts, slots=slots)
     made, ended = dict[int, Trial](), "the worker ended"
     try:
-        for event in measure_job(job):
-            if isinstance(event, BlockMeasured):
-                made |= zip(event.slots, event.trials, strict=True)
+        with Bench(job) as bench:
+            for index, block in enumerate(job.blocks):
+                made[index] = bench.measure(block).trials[0]
     except MlsdError as error:
         ended = error.message
     for index, group in enumerate(groups.values()):

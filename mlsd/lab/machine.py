@@ -2,8 +2,9 @@
 
 import hashlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import msgspec
 import psutil
@@ -13,14 +14,16 @@ from mlsd.folders import asset_path, data_path, free_bytes
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.hardware.budget import memory_budget
-from mlsd.measure.messages import BlockMeasured, HeatReading
+from mlsd.measure.bench import Bench
+from mlsd.measure.heat import CleanAnchors
+from mlsd.measure.messages import BlockMeasured
 from mlsd.measure.parent.blocks import machine_lock
 from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.parent.memory import fit_here
-from mlsd.measure.process import measure_job, run_info
+from mlsd.measure.process import run_info
 from mlsd.models.library import Library
 from mlsd.planning.job import Job, ModelFile
-from mlsd.records import Anchors, Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
+from mlsd.records import Conditions, EngineOptions, Environment, ModelFacts, ModelRef, Record
 from mlsd.store.rows import environment_key
 from mlsd.version import __version__
 
@@ -135,7 +138,7 @@ class Doing(Record, frozen=True, kw_only=True):
 
 
 state: dict[str, Doing | Card] = {}  # of this process: "doing", "card"
-_clean: dict[str, Anchors] = {}  # of each target, felt here while it was cool
+_clean: CleanAnchors = {}  # read here while it was cool
 
 
 def measure(
@@ -156,21 +159,19 @@ def measure(
         job = msgspec.structs.replace(job, target=target, models=tuple(models))
         with machine_lock(), _stopped_when_not(wanted):
             _, (job,) = fit_here((job,), cool_down_s=job.cool_down_s)
-            job = msgspec.structs.replace(job, anchors=_clean.get(job.target.ref.id))
-            unfit = False
-            judge = BlockJudge(on_device=here.environment.backend != "CPU")
-            with closing(measure_job(job, turns=judge.turns(job))) as events:
-                for event in events:
-                    if not wanted():
-                        break
-                    if isinstance(event, HeatReading):
-                        _clean[event.clean.target] = event.clean
-                    if isinstance(event, BlockMeasured):
-                        n_done = max(event.slots) + 1
-                        state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=n_done)
-                        for _, trials, again in judge.take(event):
-                            if not again:
-                                say(msgspec.structs.replace(event, trials=trials))
+            unfit, left, n_done = False, deque(job.blocks), 0
+            judge = BlockJudge(on_device=here.environment.backend != "CPU", clean=_clean)
+            judge.begin(job)
+            with Bench(job) as bench:
+                while left and judge.rest(bench, lambda why: None, lambda: not wanted()) and wanted():
+                    measured = bench.measure(left[0])
+                    n_done = max(n_done, *(place + 1 for place in measured.slots))
+                    state["doing"] = Doing(target=job.target.ref.id, n_slots=len(job.slots), n_done=n_done)
+                    for block, trials, again in judge.judge(bench, left.popleft(), measured):
+                        if again:
+                            left.appendleft(block)
+                        else:
+                            say(msgspec.structs.replace(measured, trials=trials))
     except MlsdError as error:
         return Ended(error=str(error), unfit=unfit)
     finally:

@@ -24,9 +24,9 @@ SIGN_S = 10.0  # between signs of life of what takes long
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """What a worker with a job measures next; without any slot the job is over."""
+    """What a worker with a job measures next: a block and, where heat is watched, an anchor; or both anchors alone."""
 
-    slots: tuple[int, ...] = ()  # places of one block in `Job.slots`
+    slots: tuple[int, ...] = ()  # places of one block in `Job.slots`; empty: the anchors alone
 
 
 class Call(Record, frozen=True, kw_only=True):
@@ -202,10 +202,6 @@ class LogitsRead(Record, frozen=True, kw_only=True):
     logits: tuple[tuple[float, ...], ...]
 
 
-class Loaded(Record, frozen=True, kw_only=True, tag=True):
-    """The models are in memory and the arms of the job can run."""
-
-
 class Started(Record, frozen=True, kw_only=True, tag=True):
     """The slot of this index begins (warm-up included)."""
 
@@ -225,23 +221,12 @@ class Waiting(Record, frozen=True, kw_only=True, tag=True):
     text: str  # what is waited for, as people read it
 
 
-class HeatReading(Record, frozen=True, kw_only=True, tag=True):
-    """The machine's heat was read between blocks, by passes of the target."""
-
-    clean: Anchors  # what the next reading is compared with
-
-
-class Resting(Waiting, frozen=True, kw_only=True, tag=True):
-    """A sign of life while nothing is measured."""
-
-
 class BlockMeasured(Record, frozen=True, kw_only=True, tag=True):
-    """Every slot of a turn was visited: the next turn may come."""
+    """What a turn gave: the next one may come."""
 
     slots: tuple[int, ...]  # those of the turn, in their order
     trials: tuple[Trial, ...]  # measured or failed
-    process: str | None = None  # which measured them all
-    heat: str | None = None  # why none of their times may be used
+    anchors: Anchors | None = None  # behind the block, of the wide pass alone; None: heat is not watched
     stages: tuple[StageTime, ...] = ()  # where the worker's time went since it started or the block before
 
 
@@ -279,10 +264,10 @@ class Found(Record, frozen=True, kw_only=True, tag=True):
 
 
 class Finished(Record, frozen=True, kw_only=True, tag=True):
-    """The call is over; of a job, every slot that was chosen was visited."""
+    """The call is over."""
 
 
-Event = Loaded | Started | Progress | Waiting | HeatReading | Resting | BlockMeasured | Refused | Found | Finished
+Event = Started | Progress | Waiting | BlockMeasured | Refused | Found | Finished
 
 
 def engine_and_models(arguments: Mapping[str, Any]) -> tuple[EngineOptions | None, tuple[ModelFile, ...]]:

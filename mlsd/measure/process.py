@@ -1,4 +1,4 @@
-"""Driving a worker process: start it, receive its events, survive its death, and go on with the next slot."""
+"""A worker process: how it is started and asked, what it says, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import subprocess
 import sys
 import threading
 import typing
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,10 +26,8 @@ from mlsd.engine.llama.native import backend_info
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure import messages
-from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
-from mlsd.planning.job import Job
+from mlsd.measure.messages import SIGN_S, Event, engine_and_models
 from mlsd.records import BackendInfo, EngineOptions
-from mlsd.trials.arms import arm_of
 
 T = TypeVar("T")
 
@@ -42,115 +39,21 @@ _LOG_TAIL_BYTES, _LOG_S = 2_000, 1.0
 _MOST_LINE_BYTES = 1 << 28
 _LINE_SHOWN_BYTES = 200
 # Loading a large model or a first pass may take minutes; silence longer than this is a hang.
-_PATIENCE_S = 600.0
-_RUN_SLOTS = "mlsd.measure.worker.serve:measure_slots"  # what measures a job, turn by turn
-
+PATIENCE_S = 600.0
 
 # The whole environment of the worker processes, which chooses the build they load; None: this process's own.
 Variables = Mapping[str, str] | None
 
 
-def measure_job(
-    job: Job,
-    *,
-    patience_s: float = _PATIENCE_S,
-    variables: Variables = None,
-    turns: Iterable[Sequence[int]] | None = None,
-    hire: Callable[[Mapping[str, Job], Variables], Worker] | None = None,
-) -> Generator[Event]:
-    """Run a job in worker processes and yield its events.
-
-    `turns` give the places of the block's slots to run next, until one is empty; by default every block in order. A
-    block in which the worker dies or falls silent for `patience_s` is measured once more, whole, by another one. A slot
-    that costs a second worker is a failed trial, and the others of its block are measured without it. Raises: the
-    worker's own MlsdError for a refused job, WorkerError when a worker cannot even start a slot.
-    """
-    coming = iter(_in_order(job) if turns is None else turns)
-    turn, todo = list[int](), list[int]()
-    deaths = Counter[int]()  # of workers in the turn, by slot
-    fatal = dict[int, str]()  # slots of the turn that cost two workers, and how
-    startless = False
-    last: Event | None = None
-
-    def silence(silent_s: float) -> str:
-        doing = _doing(job, last)
-        return doing[:1].upper() + doing[1:]
-
-    while turn := turn or list(next(coming, ())):
-        todo = todo or turn.copy()
-        started = last = None
-        with (hire or partial(Worker, _RUN_SLOTS))({"job": job}, variables) as worker:
-            worker.send(messages.Turn(slots=tuple(todo)))
-            for event in worker.events(patience_s, silence):
-                if isinstance(event, messages.Finished):
-                    break
-                if not isinstance(event, messages.Waiting):
-                    last = event
-                if isinstance(event, messages.BlockMeasured):
-                    yield _with_failed(job, event, turn, fatal)
-                    turn = todo = list(next(coming, ()))
-                    deaths, fatal, started = Counter(), {}, None
-                    worker.send(messages.Turn(slots=tuple(todo)))
-                    continue
-                yield event
-                if isinstance(event, messages.Started):
-                    started = event.index
-                if isinstance(event, messages.HeatReading):  # a worker that takes over compares with the same
-                    job = msgspec.structs.replace(job, anchors=event.clean)
-            if not turn:
-                continue
-            reason = worker.obituary()
-        if started is None and startless:
-            raise WorkerError(f"The worker process died before its first trial: {reason}", hint=worker.advice())
-        startless = started is None
-        if started is None:
-            continue
-        deaths[started] += 1
-        if deaths[started] > 1:
-            fatal[started] = f"The worker process died: {reason}"
-            if not (todo := [index for index in turn if index not in fatal]):
-                yield _with_failed(job, messages.BlockMeasured(slots=(), trials=()), turn, fatal)
-                turn, deaths, fatal = [], Counter(), {}
-    yield messages.Finished()
-
-
-def _in_order(job: Job) -> Iterator[Sequence[int]]:
-    at = 0
-    for block in job.blocks:
-        yield range(at, at + len(block.slots))
-        at += len(block.slots)
-
-
-def _with_failed(
-    job: Job, event: messages.BlockMeasured, turn: Sequence[int], fatal: Mapping[int, str]
-) -> messages.BlockMeasured:
-    """What was measured of a turn, and its slots that cost workers."""
-    trials = dict(zip(event.slots, event.trials, strict=True))
-    whole = (trials[at] if at in trials else failed_trial(job.slots[at], fatal[at]) for at in turn)
-    return msgspec.structs.replace(event, slots=tuple(turn), trials=tuple(whole))
-
-
-def _doing(job: Job, last: Event | None) -> str:
-    """What a worker is at after the last that it said."""
-    if isinstance(last, messages.Started | messages.Progress):
-        slot = job.slots[last.index]
-        begun = "decoding or judging" if isinstance(last, messages.Progress) else "warming up, or reading the prompt of"
-        return f"{begun} {job.target.ref.id} {arm_of(slot.case).setting}"
-    names = " + ".join(ref.id for ref in job.refs)
-    return f"loading {names}" if last is None else f"opening contexts of {names}, or trying how they roll back"
-
-
-def call(
-    work: partial[T], variables: Variables = None, *, doing: str = "at work", patience_s: float = _PATIENCE_S
-) -> T:
+def call(work: partial[T], variables: Variables = None, *, doing: str = "at work", patience_s: float = PATIENCE_S) -> T:
     """What a function with these arguments returns in a worker process of its own; see `answers`."""
-    with closing(answers(work, variables, doing=doing, patience_s=patience_s)) as found:
-        answer: T = next(found)
+    with closing(answers(work, variables, doing=doing, patience_s=patience_s)) as returned:
+        answer: T = next(returned)
         return answer
 
 
 def answers(
-    work: partial[Any], variables: Variables = None, *, doing: str = "at work", patience_s: float = _PATIENCE_S
+    work: partial[Any], variables: Variables = None, *, doing: str = "at work", patience_s: float = PATIENCE_S
 ) -> Generator[Any]:
     """Everything that a function with these arguments yields in a worker process, or what it returns.
 
@@ -160,24 +63,20 @@ def answers(
     decoder = msgspec.json.Decoder(
         typing.get_args(returned)[0] if typing.get_origin(returned) is Iterator else returned
     )
-
-    def silence(silent_s: float) -> str:
-        return f"{doing[:1].upper()}{doing[1:]}{_FIRST_START}"
-
     arguments = inspect.signature(work.func).bind(*work.args, **work.keywords).arguments
-    with Worker(f"{work.func.__module__}:{work.func.__name__}", arguments, variables) as worker:
-        for event in worker.events(patience_s, silence):
+    with closing(Worker(f"{work.func.__module__}:{work.func.__name__}", arguments, variables)) as worker:
+        for event in worker.events(patience_s, lambda: f"{doing[:1].upper()}{doing[1:]}{_FIRST_START}"):
             if isinstance(event, messages.Finished):
                 return
             if isinstance(event, messages.Found):
                 yield decoder.decode(event.value)
             elif isinstance(event, messages.Waiting):
                 _LOG.info(event.text)
-        reason = worker.obituary()
+        reason = worker.exit_reason()
         raise WorkerError(f"The worker process died while {doing}: {reason}", hint=worker.advice())
 
 
-def run_info(engine: EngineOptions, *, variables: Variables = None, patience_s: float = _PATIENCE_S) -> BackendInfo:
+def run_info(engine: EngineOptions, *, variables: Variables = None, patience_s: float = PATIENCE_S) -> BackendInfo:
     """Ask a worker for the native build and device, so this process never loads the library. Raises: WorkerError."""
     try:
         work = partial(backend_info, engine.n_gpu_layers)
@@ -204,7 +103,7 @@ def check_context(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def receive(get: Callable[..., bytes | None], patience_s: float, silence: Callable[[float], str]) -> Iterator[Event]:
+def receive(get: Callable[..., bytes | None], patience_s: float, doing: Callable[[], str]) -> Iterator[Event]:
     """The events of a worker's lines, and `Waiting` every ten seconds without one; `get` is that of their queue.
 
     Raises: queue.Empty when it is silent for `patience_s`, the worker's own MlsdError, WorkerError.
@@ -218,7 +117,7 @@ def receive(get: Callable[..., bytes | None], patience_s: float, silence: Callab
             silent_s += wait_s
             if silent_s >= patience_s:
                 raise
-            yield messages.Waiting(text=silence(silent_s))
+            yield messages.Waiting(text=doing())
             continue
         if line is None:
             return
@@ -236,7 +135,7 @@ def receive(get: Callable[..., bytes | None], patience_s: float, silence: Callab
 
 
 class Worker:
-    """A worker process; leaving the block ends it."""
+    """A worker process; close it at the end."""
 
     def __init__(self, function: str, arguments: Mapping[str, Any], variables: Variables = None) -> None:
         check_context(arguments)
@@ -256,7 +155,7 @@ class Worker:
     def send(self, message: messages.Call | messages.Turn) -> None:
         """Say one thing more to the worker."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its obituary
+        with contextlib.suppress(BrokenPipeError):  # a worker that died at once speaks through its exit_reason
             self._process.stdin.write(msgspec.json.encode(message) + b"\n")
             self._process.stdin.flush()
 
@@ -272,15 +171,15 @@ class Worker:
         while chunk := os.read(self._process.stderr.fileno(), 1 << 16):
             self._log = (self._log + chunk)[-_LOG_TAIL_BYTES:]
 
-    def events(self, patience_s: float, silence: Callable[[float], str]) -> Iterator[Event]:
-        """Events until the worker finishes, dies, or says nothing for `patience_s`; `silence` tells of so many s."""
+    def events(self, patience_s: float, doing: Callable[[], str]) -> Iterator[Event]:
+        """Events until the worker finishes, dies, or says nothing for `patience_s`; `doing` tells what it is at."""
         try:
-            yield from receive(self._lines.get, patience_s, silence)
+            yield from receive(self._lines.get, patience_s, doing)
         except queue.Empty:
             self._hung = True
             self._process.kill()
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How the worker ended, with the last lines it left behind."""
         code = self._process.wait()
         if self._hung:
@@ -307,10 +206,8 @@ class Worker:
             return "Try again on an idle machine; a smaller context or model answers sooner."
         return "`mlsd doctor` shows whether the machine has the memory; try a smaller model or context."
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End it, with all that it started."""
         end_session(self._process)
         self._listener.join(_LOG_S)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):

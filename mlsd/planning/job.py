@@ -8,7 +8,7 @@ import msgspec
 
 from mlsd.models.library import LocalModel
 from mlsd.planning.prompts import Prompt
-from mlsd.records import Anchors, Case, EngineOptions, ModelRef, PromptRef, Record
+from mlsd.records import Case, EngineOptions, ModelRef, PromptRef, Record
 
 TrialRole = Literal["study", "baseline"]
 
@@ -86,7 +86,6 @@ class Job(Record, frozen=True, kw_only=True):
     timed_prefills: tuple[str, ...] = ()  # ids of cases whose prompt was read for its time in an earlier run
     compared_memories: tuple[str, ...] = ()  # ids of cases whose memory was compared in an earlier block
     cool_down_s: float | None = 0.0  # pause between blocks; None: as long as passes are slower than they were
-    anchors: Anchors | None = None  # of an earlier worker, which `cool_down_s=None` compares with
     one_arm: bool = False  # memory is tight: an arm is closed before another one opens
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
     context_bytes: dict[str, int] = msgspec.field(

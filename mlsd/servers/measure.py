@@ -1,7 +1,7 @@
 """Servers side by side in interleaved blocks: one trial a request, in the store."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -14,12 +14,13 @@ from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.messages import BlockMeasured, Event, Started, failed_trial, now, trial_of
+from mlsd.measure.bench import Bench, BlockBench, Report
+from mlsd.measure.messages import BlockMeasured, Started, failed_trial, now, trial_of
 from mlsd.measure.parent.blocks import ALL, Experiment, RunSettings, Watcher, machine_lock, next_repeat
 from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import BenchResult, check_database, conduct, result_of
-from mlsd.measure.process import measure_job, run_info
-from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
+from mlsd.measure.process import run_info
+from mlsd.planning.job import Block, Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.plan import in_order
 from mlsd.planning.prompts import Prompt
 from mlsd.planning.request import MOST_BLOCKS
@@ -103,11 +104,8 @@ def measure(
             record |= sessions.as_stored(decides)
             plan = Experiment(loads=(session.job(slots),), environment=environment, facts=facts, record=record)
 
-            def drive(job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
-                for chosen in turns:
-                    yield from session.measure(job, arm_of, chosen)
-
-            outcome, warnings = conduct(plan, store, RunSettings(seed=wanted.seed), watcher, race or ALL, drive)
+            start = partial(_Bench, session, arm_of)
+            outcome, warnings = conduct(plan, store, RunSettings(seed=wanted.seed), watcher, race or ALL, start)
             advice = "See the page on servers in the documentation."
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in ready.notes)
             store.add_warnings(outcome.run_id, noted)
@@ -190,15 +188,9 @@ class _Session:
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
-    def measure(self, job: Job, arm_of: Mapping[str, Arm], chosen: Sequence[int]) -> Iterator[Event]:
-        """Measure a block arm by arm; what fails is a failed trial, and the next arm runs."""
-        trials: dict[str, Trial] = {}
-        for arm, places in grouped(chosen, lambda place: arm_of[job.slots[place].case_id]).items():
-            slots = [job.slots[place] for place in places]
-            yield Started(index=places[0])
-            measured = self._own_loop(job, slots) if arm is None else self._measure(self._sides.all[arm], slots)
-            trials |= {slot.case_id: trial for slot, trial in measured}
-        yield BlockMeasured(slots=tuple(chosen), trials=tuple(trials[job.slots[place].case_id] for place in chosen))
+    def measure(self, job: Job, arm: Arm, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
+        """The trials of an arm in one block; what fails is a failed trial."""
+        return self._own_loop(job, slots) if arm is None else self._measure(self._sides.all[arm], slots)
 
     def _own_loop(self, rest: Job, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Trial]]:
         assert self._sides.models.target is not None
@@ -209,9 +201,9 @@ class _Session:
             slots=tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar")),
         )
         try:
-            for event in measure_job(job):
-                if isinstance(event, BlockMeasured):
-                    yield from zip(job.slots, event.trials, strict=True)
+            with Bench(job) as bench:
+                for block in job.blocks:
+                    yield from zip(block.slots, bench.measure(block).trials, strict=True)
         except MlsdError as error:
             yield from ((slot, failed_trial(slot, str(error))) for slot in job.slots)
 
@@ -341,3 +333,20 @@ def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None) -> st
         why = side.server.complaint if isinstance(side.server, Launched) else ""
         return f"the server reports no drafted tokens: {f'its log says {why!r}' if why else 'it ignored the setting'}"
     return None
+
+
+class _Bench(BlockBench):
+    """Measures blocks arm by arm."""
+
+    def __init__(self, session: _Session, arm_of: Mapping[str, Arm], job: Job, report: Report) -> None:
+        self._session, self._arm_of, self._job, self._report = session, arm_of, job, report
+        self._places = {(slot.case_id, slot.repeat): place for place, slot in enumerate(job.slots)}
+
+    def measure(self, block: Block) -> BlockMeasured:
+        places = {slot.case_id: self._places[slot.case_id, slot.repeat] for slot in block.slots}
+        trials: dict[str, Trial] = {}
+        for arm, slots in grouped(block.slots, lambda slot: self._arm_of[slot.case_id]).items():
+            self._report(Started(index=places[slots[0].case_id]))
+            measured = self._session.measure(self._job, arm, slots)
+            trials |= {slot.case_id: trial for slot, trial in measured}
+        return BlockMeasured(slots=tuple(places.values()), trials=tuple(trials[case_id] for case_id in places))

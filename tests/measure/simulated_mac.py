@@ -21,6 +21,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
+from mlsd.measure.bench import Bench, Report
 from mlsd.measure.messages import Call, Event, Turn, heard_by, trial_of
 from mlsd.measure.process import Worker, receive
 from mlsd.measure.worker.arms import Arms
@@ -71,7 +72,7 @@ class Mac:
         self.warmed: list[tuple[str, bool]] = []  # arm, whole
         self.order: list[str] = []  # of what belongs to trials
         self.measured: list[tuple[int, int, bool]] = []  # block, repeat, whether it was hot
-        self.n_trials, self._rest_needed_s, self.n_workers = 0, 0.0, 0
+        self.n_trials, self._rest_needed_s, self.n_workers, self.n_anchor_passes = 0, 0.0, 0, 0
         self._cold, self._worked_ns = 0.0, -PAUSE_NS
         self._sleep = self.clock.sleep
         self.clock.sleep = self._cool  # type: ignore[method-assign]
@@ -101,17 +102,27 @@ class Mac:
     def falls_asleep(self) -> bool:
         return self.n_trials == self._sleep_at
 
-    def hire(self, given: Mapping[str, Job], variables: object) -> SimulatedWorker:
+    def bench(self, job: Job, report: Report = lambda event: None) -> Bench:
+        """A bench on this Mac."""
+        bench = Bench(job, report, start=self._start)
+        bench.clock, bench.conditions = self.clock, self.conditions  # type: ignore[method-assign]
+        return bench
+
+    def _start(self, function: str, given: Mapping[str, Job], variables: object) -> SimulatedWorker:
         self.n_workers += 1
         return SimulatedWorker(self, given["job"])
+
+    def conditions(self) -> Conditions:
+        """As the parent reads them."""
+        return Conditions(thermal_state=self.state())
 
     def now_s(self) -> float:
         """As the parent sees it."""
         return (self.clock.now_ns() if self.waited_ns is None else self.waited_ns) / 1e9
 
-    @property
-    def longest_silence_s(self) -> float:
-        times = [0.0, *(at for at, _ in self.events_received), self.clock.now_ns() / 1e9]
+    def longest_silence_s(self, said: Iterable[float] = ()) -> float:
+        """Between words of the worker, and others that were said."""
+        times = [0.0, *sorted([*(at for at, _ in self.events_received), *said]), self.clock.now_ns() / 1e9]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
 
@@ -153,10 +164,15 @@ class MacArms:
     def refer(self, slot: Slot, on_round: object = None) -> Case | None:
         return None
 
-    def read_anchors(self, case: Case) -> Anchors:
+    def read_anchors(self, case: Case, *, both: bool) -> Anchors:
         wide = max(5, case.gamma + 1)
-        one_ns, wide_ns = (round(statistics.median(map(self._pass, [k] * max(8, 32 // k)))) for k in (1, wide))
-        return Anchors(target="t", width=wide, one_ns=one_ns, wide_ns=wide_ns)
+        one_ns = self._median_ns(1) if both else None
+        return Anchors(target="t", width=wide, one_ns=one_ns, wide_ns=self._median_ns(wide))
+
+    def _median_ns(self, width: int) -> int:
+        n_passes = 1 + max(8, 32 // width)
+        self._mac.n_anchor_passes += n_passes
+        return round(statistics.median([self._pass(width) for _ in range(n_passes)][1:]))
 
     def _pass(self, width: int) -> int:
         span_ns = self._mac.pass_ns(width)
@@ -219,7 +235,7 @@ class SimulatedWorker(Worker):
 
     def __init__(self, mac: Mac, job: Job) -> None:
         self._mac, self._job = mac, job
-        self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
         self._lines: queue.SimpleQueue[tuple[int, bytes | None]] = queue.SimpleQueue()
         self._go, self._end = threading.Semaphore(0), "exit code 0"
         self._last_ns, self._late = mac.clock.now_ns(), cast("tuple[int, bytes | None] | None", None)
@@ -232,7 +248,7 @@ class SimulatedWorker(Worker):
     def _run(self) -> None:
         self._go.acquire()
         try:
-            turns = iter(lambda: self._turns.get().slots, ())
+            turns = (turn.slots for turn in iter(self._turns.get, None))
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
             heard_by.set(Pulse(self._say, self._mac.clock))
             arms: Arms = MacArms(self._mac)  # type: ignore[assignment]
@@ -263,23 +279,25 @@ class SimulatedWorker(Worker):
         self._last_ns, self._late, self._mac.waited_ns = sent_ns, None, None
         return line
 
-    def events(self, patience_s: float, silence: Callable[[float], str]) -> Iterator[Event]:
-        self._thread.start()
+    def events(self, patience_s: float, doing: Callable[[], str]) -> Iterator[Event]:
+        if self._thread.ident is None:
+            self._thread.start()
+        self._last_ns = self._mac.clock.now_ns()  # a parent that rests does not listen
         try:
-            for event in receive(self.get, patience_s, silence):
+            for event in receive(self.get, patience_s, doing):
                 self._mac.events_received.append((self._last_ns / 1e9, event))
                 yield event
         except queue.Empty:
             self._end = "it hung and was killed"
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         return self._end
 
     def advice(self) -> str:
         return ""
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def close(self) -> None:
+        self._turns.put(None)
 
 
 def mac_job(*, n_blocks: int = 12, gammas: Sequence[int] = (0, 1, 4), cool_down_s: float | None = None) -> Job:

@@ -14,7 +14,6 @@ from mlsd.formats.record import import_record, opened_record
 from mlsd.measure.messages import Event, Started, Waiting
 from mlsd.measure.parent import blocks as measuring
 from mlsd.measure.parent.blocks import Experiment, RunOutcome, Watcher, run_experiment
-from mlsd.measure.process import measure_job
 from mlsd.planning.job import Job
 from mlsd.records import Case, Status, Trial
 from mlsd.store import sessions
@@ -50,7 +49,7 @@ def run(store: Store, mac: Mac, watcher: Watcher | None = None, n_blocks: int = 
     job = mac_job(n_blocks=n_blocks)
     decides = SessionPlan(id="plan", n_blocks={job.slots[0].case.target.id: n_blocks})
     plan = Experiment(loads=(job,), environment=ENVIRONMENT, record=sessions.as_stored(decides))
-    return run_experiment(plan, partial(measure_job, hire=mac.hire), store, watcher=watcher)
+    return run_experiment(plan, mac.bench, store, watcher=watcher)
 
 
 def test_a_run_that_is_hot_interrupted_and_continued_the_next_day_counts_blocks_of_one_process_each(

@@ -13,8 +13,8 @@ import pytest
 from mlsd.cli import output, watch
 from mlsd.cli.commands import run as command
 from mlsd.measure.parent import requests
+from mlsd.measure.parent.blocks import run_experiment
 from mlsd.measure.parent.requests import StudyResult, run_study
-from mlsd.measure.process import measure_job
 from mlsd.models import hub as hubs
 from mlsd.models import library
 from mlsd.models.manifest import load_manifest
@@ -53,7 +53,7 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
     monkeypatch.setitem(output._sign, "last_s", -math.inf)  # by that clock, too
     for module in (watch, command, output):
         monkeypatch.setattr(module, "note", lambda text: said.append((mac.now_s(), text)))
-    monkeypatch.setattr(requests, "measure_job", partial(measure_job, hire=mac.hire))
+    monkeypatch.setattr(requests, "run_experiment", lambda plan, start, *rest: run_experiment(plan, mac.bench, *rest))
     monkeypatch.setattr("mlsd.measure.parent.memory.read_environment", lambda backend: AIR)
     request = study_request("ABCDF", profile="mac-16gb", overrides=OVERRIDES)
     models = None if path.exists() else command._agree(request, path, ask=False)

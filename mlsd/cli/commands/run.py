@@ -18,7 +18,7 @@ from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, s
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.hardware.budget import host_memory_bytes
-from mlsd.measure.cool_down import MOST_S
+from mlsd.measure.heat import MOST_S
 from mlsd.planning.prompts import Task, read_tasks, shipped_tasks, stratified
 from mlsd.planning.suite import largest_profile, load_profiles
 from mlsd.records import Sampling

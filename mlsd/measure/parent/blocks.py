@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ import msgspec
 from mlsd.errors import DatabaseLockedError, LockError, MlsdError
 from mlsd.folders import cache_dir
 from mlsd.hardware.awake import awake
-from mlsd.measure.messages import BlockMeasured, Event, Resting, failed_trial
+from mlsd.measure.bench import BlockBench, Report
+from mlsd.measure.messages import Event, failed_trial
 from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.measure.process import check_context
 from mlsd.names import clean
@@ -36,8 +39,8 @@ from mlsd.trials.stages import StageTime, summed
 _AGAIN_S = 5.0  # between tries to store what was measured
 
 
-# What measures a job, turn by turn, and says so: (job, turns=...), as `measure_job` does in worker processes.
-Drive = Callable[..., Generator[Event]]
+# What measures the blocks of a job, as `Bench` does in worker processes; the second hears what it is at.
+StartBench = Callable[[Job, Report], BlockBench]
 
 
 class Choice:
@@ -102,6 +105,9 @@ class Watcher:
 
     def event(self, job: Job, event: Event) -> None:
         """A worker said something."""
+
+    def rest(self, why: str) -> None:
+        """Nothing is measured meanwhile; said every half minute."""
 
     def trial(self, slot: Slot, trial: Trial) -> None:
         """A trial was committed."""
@@ -168,7 +174,7 @@ def recorded_run(store: Store, environment: Environment, plan: Mapping[str, Any]
 
 def run_experiment(
     plan: Experiment,
-    drive: Drive,
+    start: StartBench,
     store: Store,
     settings: RunSettings | None = None,
     watcher: Watcher | None = None,
@@ -189,7 +195,7 @@ def run_experiment(
             watcher.begin(going.n_total, going.n_total - going.outcome().n_left)
             for load, blocks in going.todo:
                 if blocks:
-                    going.measure(load, blocks, drive, choice)
+                    going.measure(load, blocks, start, choice)
     except KeyboardInterrupt:
         if going is None:
             raise
@@ -230,6 +236,12 @@ class OpenRun:
         self._stages: tuple[StageTime, ...] = ()
         on_device = plan.environment.backend != "CPU"
         self._judge = BlockJudge(on_device=on_device, tries=store.tries(plan.environment))
+        here, cases = environment_key(plan.environment), {id_ for load in plan.loads for id_ in load.cases}
+        self._earlier = [  # what this machine and build measured of these cases: read once, and kept up to date
+            stored.trial
+            for stored in store.trials(rounds=False)
+            if stored.environment_key == here and stored.trial.case_id in cases and stored.trial.tokens
+        ]
 
     @property
     def n_run(self) -> int:
@@ -259,6 +271,7 @@ class OpenRun:
             except DatabaseLockedError as error:  # what was measured is kept until it can be stored
                 self._watcher.tell(f"{error.message} The block that was measured is kept; trying again.")
                 time.sleep(_AGAIN_S)
+        self._earlier += (one.trial for one in stored if one.trial.tokens)
         if again:
             self.done.pop(block.key, None)
         else:
@@ -270,12 +283,9 @@ class OpenRun:
     def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
         """A load with some of its blocks, and with what this machine and build gave before: plain outputs, prefills."""
         known: dict[tuple[str, int], Reference] = {}
-        timed, compared = dict[str, None](), dict[str, None]()
-        cases, here = load.cases, environment_key(self.environment)
-        for stored in self._store.trials(rounds=False):
-            case, trial = cases.get(stored.trial.case_id), stored.trial
-            if case is None or stored.environment_key != here or trial.status is Status.FAILED:
-                continue
+        timed, compared, cases = dict[str, None](), dict[str, None](), load.cases
+        for trial in (trial for trial in self._earlier if trial.case_id in cases):
+            case = cases[trial.case_id]
             if trial.prefill_ns is not None and trial.valid:
                 timed[trial.case_id] = None
             if trial.valid and trial.losslessness is not None and trial.losslessness.live_distance is not None:
@@ -292,37 +302,35 @@ class OpenRun:
             compared_memories=tuple(compared),
         )
 
-    def measure(self, load: Job, blocks: Sequence[Block], drive: Drive, choice: Choice = ALL) -> None:
-        """Measure some blocks of a load in a worker of their own, each stored before the next one starts."""
+    def measure(self, load: Job, blocks: Sequence[Block], start: StartBench, choice: Choice = ALL) -> None:
+        """Measure some blocks of a load on a bench, each stored before the next one starts."""
         job = self.ready(load, blocks)
         self._watcher.job(job)
+        self._judge.begin(job)
+        left, waiting = {block.key: block for block in blocks}, deque[Block]()
         measured: dict[BlockKey, list[Measured]] = {}
-        left = {block.key: block for block in blocks}
-
-        def choose() -> Sequence[Block]:
-            chosen = choice.next(tuple(left.values()), list(chain.from_iterable(measured.values()))) if left else ()
-            for block in chosen:
-                del left[block.key]
-            return chosen
-
         try:
-            with closing(drive(job, turns=self._judge.turns(job, choose))) as events:
-                for event in events:
-                    self._watcher.event(job, event)
-                    if isinstance(event, BlockMeasured):
-                        for block, trials, again in self._judge.take(event):
-                            measured[block.key] = self.add(block, trials, again)
-                            if again:
-                                self._watcher.tell(f"A block is not used and measured again: {again}.")
-                        self.account(event.stages)
-                        choice.account(event.stages)
-                    elif isinstance(event, Resting) and choice.is_over():
+            with start(job, partial(self._watcher.event, job)) as bench:
+                while left or waiting:
+                    if not waiting:
+                        waiting.extend(choice.next(tuple(left.values()), list(chain.from_iterable(measured.values()))))
+                        left = {key: block for key, block in left.items() if key not in {one.key for one in waiting}}
+                    if not waiting:
                         break
+                    if not self._judge.rest(bench, self._watcher.rest, choice.is_over):
+                        break
+                    found = bench.measure(waiting[0])
+                    for block, trials, again in self._judge.judge(bench, waiting.popleft(), found):
+                        measured[block.key] = self.add(block, trials, again)
+                        if again:
+                            waiting.appendleft(block)
+                            self._watcher.tell(f"A block is not used and measured again: {again}.")
+                    self.account(found.stages)
+                    choice.account(found.stages)
         except MlsdError as error:
             if load.strict and not measured:
                 raise
-            while self._judge.waiting:
-                block = self._judge.waiting.popleft()
+            for block in waiting:
                 self.add(block, [failed_trial(slot, str(error)) for slot in block.slots])
 
 

@@ -10,9 +10,10 @@ import msgspec
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BlockMeasured, BreakdownJob, CalibrateJob, Covered, Passes, Spent, WidthExactness
+from mlsd.measure.bench import Bench
+from mlsd.measure.messages import BreakdownJob, CalibrateJob, Covered, Passes, Spent, WidthExactness
 from mlsd.measure.parent.blocks import Watcher, machine_lock, recorded_run
-from mlsd.measure.process import Variables, answers, call, measure_job, run_info
+from mlsd.measure.process import Variables, answers, call, run_info
 from mlsd.measure.worker import calibrate as worker
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.models.library import resolve_model
@@ -232,8 +233,8 @@ def _run(load: Job, case: Case) -> tuple[Trial, ...]:
     """The trials of one method of a load."""
     slots = tuple(slot for slot in load.slots if slot.repeat == 0 and (slot.case == case or slot.case.arm == "ar"))
     job = msgspec.structs.replace(load, slots=slots, strict=True)
-    blocks = [event.trials for event in measure_job(job) if isinstance(event, BlockMeasured)]
-    trials = tuple(trial for block in blocks for trial in block if trial.arm == "sd")
+    with Bench(job) as bench:
+        trials = tuple(trial for block in job.blocks for trial in bench.measure(block).trials if trial.arm == "sd")
     if not trials or trials[0].status is Status.FAILED:
         raise WorkerError(f"The rounds could not be run: {trials[0].reason if trials else 'no trial came back'}")
     return trials

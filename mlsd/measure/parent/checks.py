@@ -142,7 +142,8 @@ def anchor_points(trials: Iterable[Trial]) -> dict[str, Points]:
         known.add(anchors)
         when, name = _seconds(trial.started_at), f"{anchors.target} {anchors.width}"
         for which, span_ns in (("one position", anchors.one_ns), ("the widest", anchors.wide_ns)):
-            found.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))
+            if span_ns is not None:
+                found.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))
     return found
 
 

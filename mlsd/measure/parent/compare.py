@@ -10,7 +10,7 @@ is asked of the caller, after every block.
 import random
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,14 +23,15 @@ from mlsd.engine.losslessness import of_other_build
 from mlsd.errors import InputError, MlsdError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
-from mlsd.measure.cool_down import cool_down_of
-from mlsd.measure.messages import CalibrateJob, Event, HeatReading, Passes
+from mlsd.measure.bench import Bench, Report
+from mlsd.measure.heat import cool_down_of
+from mlsd.measure.messages import CalibrateJob, Passes
 from mlsd.measure.parent.blocks import Experiment, OpenRun, RunSettings, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.parent.builds import Build, check_build, find_build
 from mlsd.measure.parent.calibration import run_calibration
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.requests import check_database, conclude
-from mlsd.measure.process import call, measure_job
+from mlsd.measure.process import call
 from mlsd.measure.worker.build_check import read_logits
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
@@ -41,7 +42,8 @@ from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
-from mlsd.trials.stages import StageTime, summed
+from mlsd.trials.stages import PREPARATION, StageTime, summed, wall_ns
+from mlsd.units import NS_PER_S
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
@@ -87,17 +89,14 @@ class _Side:
     run: OpenRun = field(init=False)
     times_passes: bool = True
 
-    def drive(self, job: Job, *, turns: Iterable[Sequence[int]]) -> Generator[Event]:
-        """Run a turn in a process of its own, which compares its heat with what the ones before found clean.
+    def start(self, job: Job, report: Report) -> Bench:
+        """A bench in a process of its own.
 
         Reading a prompt is one of the measures of a build, so plain decoding's is timed in every block.
         """
         timed_before = tuple(case_id for case_id in job.timed_prefills if job.cases[case_id].arm != "ar")
         job = msgspec.structs.replace(job, timed_prefills=timed_before)
-        for event in measure_job(job, turns=turns, variables=self.build.variables()):
-            if isinstance(event, HeatReading):
-                self.job = msgspec.structs.replace(self.job, anchors=event.clean)
-            yield event
+        return Bench(job, report, variables=self.build.variables())
 
 
 Next = Callable[[Store, str, int], Sequence[str] | None]
@@ -113,7 +112,6 @@ def compare(
     model; LockError, StoreError.
     """
     path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
-    began_s = time.monotonic()  # the checks of builds are within a budget, as they are within a bench's
     check_database(path)
     builds = _builds(request, watcher)
     with machine_lock():
@@ -137,10 +135,12 @@ def compare(
                     settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
                     side.run = runs.enter_context(begun(plan, store, settings, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
+                began_s = time.monotonic()  # a budget is of measuring: builds are checked, and nothing has run
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)
-                    spent = time.monotonic() - began_s
-                    if roles is None or (request.budget_s is not None and n_blocks and spent > request.budget_s):
+                    prepared_s = wall_ns(_stages(sides.values()), PREPARATION) / NS_PER_S
+                    spent_s = time.monotonic() - began_s - prepared_s
+                    if roles is None or (request.budget_s is not None and n_blocks and spent_s > request.budget_s):
                         break
                     _block([sides[role] for role in roles], first + n_blocks, request, store, watcher)
                     n_blocks += 1
@@ -154,8 +154,13 @@ def compare(
         n_blocks=n_blocks,
         interrupted=interrupted,
         warnings=tuple(dict.fromkeys(w for own in warnings for w in own)),
-        stages=summed(time for side in measured for time in side.run.outcome().stages),
+        stages=_stages(measured),
     )
+
+
+def _stages(sides: Iterable[_Side]) -> tuple[StageTime, ...]:
+    """Where the time of their workers went."""
+    return summed(time for side in sides for time in side.run.outcome().stages)
 
 
 # --- before anything runs -----------------------------------------------------------------------------------------
@@ -205,7 +210,7 @@ def _block(sides: list[_Side], repeat: int, request: CompareRequest, store: Stor
     for side in sides:
         watcher.turn(_CALLED[side.role])
         blocks = [block for block in side.job.blocks if block.repeat == repeat]
-        side.run.measure(side.job, blocks, side.drive)
+        side.run.measure(side.job, blocks, side.start)
         if side.times_passes:
             _passes(side, repeat, request, store)
 

@@ -8,15 +8,17 @@ valid by itself can become hot or disturbed, so that no false output ever counts
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from mlsd.measure.bench import BlockBench
+from mlsd.measure.heat import CleanAnchors, Heat, Tell, rest_for
 from mlsd.measure.messages import BlockMeasured
 from mlsd.planning.job import Block, BlockKey, Job
-from mlsd.records import Status, Trial
+from mlsd.records import Anchors, Status, Trial
 from mlsd.trials.decisions import WAITED_SHARE
 from mlsd.trials.results import waited_ns
 
@@ -33,66 +35,75 @@ class Judged(NamedTuple):
 
 
 class BlockJudge:
-    """Blocks on their way through workers: which is measured next, and whether it was undisturbed."""
+    """Blocks that were measured: whether each was undisturbed, and whether the machine is cool enough for the next."""
 
-    def __init__(self, *, on_device: bool, tries: Counter[BlockKey] | None = None) -> None:
-        """`tries`: how often each block was disturbed in earlier runs."""
-        self.waiting = deque[Block]()  # chosen of the job in progress and not measured, or to be measured again
-        self._on_device, self._tries = on_device, Counter(tries or {})
-        self._known: dict[BlockKey, Judged] = {}
-        self._own: set[BlockKey] = set()  # blocks of the job in progress
+    def __init__(
+        self, *, on_device: bool, tries: Counter[BlockKey] | None = None, clean: CleanAnchors | None = None
+    ) -> None:
+        """`tries`: how often each block was disturbed in earlier runs; `clean`: anchors of earlier jobs."""
+        self._on_device, self._tries, self._heat = on_device, Counter(tries or {}), Heat(clean)
+        self._measured: dict[BlockKey, Judged] = {}
+        self._n_of_job = 0  # blocks of the job in progress that were measured
 
-    def turns(self, job: Job, choose: Callable[[], Sequence[Block]] | None = None) -> Iterator[Sequence[int]]:
-        """The places of one block's slots after the other, until `choose` gives none; by default all once."""
-        place = {(slot.case_id, slot.block, slot.repeat): index for index, slot in enumerate(job.slots)}
-        every = iter([job.blocks])
-        self._own = {block.key for block in job.blocks}
-        self.waiting.clear()
-        while chosen := (choose() if choose is not None else next(every, ())):
-            self.waiting.extend(chosen)
-            while self.waiting:
-                yield [place[slot.case_id, slot.block, slot.repeat] for slot in self.waiting[0].slots]
+    def begin(self, job: Job) -> None:
+        """A job begins, in a worker that may have measured nothing."""
+        self._job, self._keys, self._n_of_job = job, {block.key for block in job.blocks}, 0
 
-    def take(self, event: BlockMeasured) -> Iterator[Judged]:
-        """The block that was measured, and earlier ones that it shows to have been disturbed."""
-        for judged in self.judge(self.waiting.popleft(), event.trials, event.heat):
-            if judged.again and judged.block.key in self._own:
-                self.waiting.appendleft(judged.block)
-                yield judged
-            else:
-                yield judged._replace(again="")
+    def rest(self, bench: BlockBench, tell: Tell, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Before a block: rest until it is cool, or for as long as was asked for between two; False: time is up."""
+        if self._job.cool_down_s is not None:
+            return not self._n_of_job or rest_for(bench, self._job.cool_down_s, tell, is_over)
+        if not self._n_of_job:
+            self._heat.judge(bench, bench.read_anchors())
+        return self._heat.rest(bench, tell, is_over)
 
-    def judge(self, block: Block, trials: Sequence[Trial], heat: str | None = None) -> Iterator[Judged]:
-        """The block, and those before it that its times show to have been disturbed."""
-        self._known[block.key] = Judged(block, tuple(trials))
+    def judge(self, bench: BlockBench, block: Block, found: BlockMeasured) -> Iterator[Judged]:
+        """The block that was measured, and earlier ones that its times show to have been disturbed."""
+        self._n_of_job += 1
+        watched, before = self._job.cool_down_s is None, self._heat.newest
+        trials = tuple(_felt(trial, before) for trial in found.trials) if watched else found.trials
+        why = self._heat.judge(bench, found.anchors) if watched else None
+        for judged in self._judged(block, trials, why):
+            # One of an earlier job cannot be measured again now.
+            yield judged if judged.block.key in self._keys else judged._replace(again="")
+
+    def _judged(self, block: Block, trials: Sequence[Trial], heat: str | None = None) -> Iterator[Judged]:
+        self._measured[block.key] = Judged(block, tuple(trials))
         if heat is not None:
             status = Status.HOT if self._tries[block.key] >= MOST_TRIES else Status.DISTURBED
             yield self._marked(block.key, dict.fromkeys(range(len(trials)), heat), status)
             return
-        places = [(key, place) for key, known in self._known.items() for place in range(len(known.trials))]
-        found = disturbed([self._known[key].trials[place] for key, place in places], on_device=self._on_device)
+        places = [(key, place) for key, judged in self._measured.items() for place in range(len(judged.trials))]
+        found = disturbed([self._measured[key].trials[place] for key, place in places], on_device=self._on_device)
         reasons: dict[BlockKey, dict[int, str]] = defaultdict(dict)
         for at, reason in found.items():
             key, place = places[at]
-            if self._known[key].trials[place].status is Status.VALID:
+            if self._measured[key].trials[place].status is Status.VALID:
                 reasons[key][place] = reason
         for key, own in reasons.items():
             yield self._marked(key, own, Status.DISTURBED)
         if block.key not in reasons:
-            yield self._known[block.key]
+            yield self._measured[block.key]
 
     def _marked(self, key: BlockKey, reasons: dict[int, str], status: Status) -> Judged:
-        """A known block whose valid trials at these places get another status."""
-        block, trials, _ = self._known[key]
+        """A measured block whose valid trials at these places get another status."""
+        block, trials, _ = self._measured[key]
         changed = {place: why for place, why in reasons.items() if trials[place].status is Status.VALID}
-        made = tuple(
+        marked = tuple(
             msgspec.structs.replace(trial, status=status, reason=changed[place]) if place in changed else trial
             for place, trial in enumerate(trials)
         )
-        self._known[key] = Judged(block, made)
+        self._measured[key] = Judged(block, marked)
         again = next(iter(changed.values()), "") if self._tries[key] < MOST_TRIES else ""
         self._tries[key] += bool(changed)
-        return Judged(block, made, again)
+        return Judged(block, marked, again)
+
+
+def _felt(trial: Trial, anchors: Anchors | None) -> Trial:
+    """A trial with the anchors that were read before its block."""
+    if trial.conditions is None:
+        return trial
+    return msgspec.structs.replace(trial, conditions=msgspec.structs.replace(trial.conditions, anchors=anchors))
 
 
 def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, str]:

@@ -16,7 +16,7 @@ from mlsd.hardware.apple_passes import AppleChip, Runtime, Work, apple_chip, wor
 from mlsd.hardware.budget import MemoryBudget, mac_budget, memory_budget
 from mlsd.hardware.chips import CHIPS
 from mlsd.hardware.metal_kernels import build_of
-from mlsd.measure.cool_down import cool_down_of
+from mlsd.measure.heat import cool_down_of
 from mlsd.measure.parent.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.planning.estimate import TimeEstimate, TokS, estimate_time, rates_from_chips, rates_from_results
 from mlsd.planning.known_shapes import shape_facts, shape_of

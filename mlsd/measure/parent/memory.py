@@ -27,7 +27,7 @@ from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic
 from mlsd.hardware import read_environment
 from mlsd.hardware.budget import Fit, MemoryBudget, fit, memory_budget
-from mlsd.measure.cool_down import cool_down_of
+from mlsd.measure.heat import cool_down_of
 from mlsd.measure.messages import ContextsWanted
 from mlsd.measure.process import call, run_info
 from mlsd.measure.worker.arms import arm_key, warm_options

@@ -11,14 +11,15 @@ import msgspec
 from mlsd.engine.context import threads_of
 from mlsd.errors import WorkerError
 from mlsd.gguf_tools.read import model_facts
+from mlsd.measure.bench import Bench
 from mlsd.measure.messages import DistanceJob
 from mlsd.measure.parent.blocks import (
     ALL,
     Choice,
-    Drive,
     Experiment,
     RunOutcome,
     RunSettings,
+    StartBench,
     Watcher,
     machine_lock,
     next_repeat,
@@ -28,7 +29,6 @@ from mlsd.measure.parent.checks import check_run
 from mlsd.measure.parent.distances import study_distances
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.race import Race, Stop
-from mlsd.measure.process import measure_job
 from mlsd.models.library import LocalModel
 from mlsd.planning.estimate import preparation_s
 from mlsd.planning.job import Job
@@ -279,10 +279,10 @@ def conduct(
     settings: RunSettings,
     watcher: Watcher | None,
     choice: Choice = ALL,
-    drive: Drive | None = None,
+    start: StartBench = Bench,
 ) -> Done:
     """Run the plan into the store, by default in worker processes, then record what speaks against the run."""
-    outcome = run_experiment(plan, drive or measure_job, store, settings, watcher, choice)
+    outcome = run_experiment(plan, start, store, settings, watcher, choice)
     return outcome, conclude(store, outcome.run_id, plan.environment)
 
 

@@ -35,12 +35,12 @@ from mlsd.errors import EngineError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
-from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights, open_heard
 from mlsd.measure.worker.conversation import Prompts, answer_text, trial_rng
 from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
 from mlsd.measure.worker.stages import StageClock
+from mlsd.measure.worker.timing import MOST_UNTIMED, is_steady
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
 
@@ -325,15 +325,14 @@ class Arms:
             if arm.context.options.checked:
                 self._judge.check_finite(arm.context)
 
-    def read_anchors(self, case: Case) -> Anchors:
-        """Time passes of 32 tokens over one position and as wide as the case verifies, which heat slows first."""
+    def read_anchors(self, case: Case, *, both: bool = True) -> Anchors:
+        """Time passes over the same 32 tokens as wide as the case verifies, which heat slows first, and over one."""
         width, n_outputs = max(case.gamma + 1, _LEAST_WIDTH), case.gamma + 1
         with self._using(case) as arm:
             length = min(_ANCHOR_TOKENS, arm.context.n_ctx)
             tokens = tuple(itertools.islice(itertools.cycle(self.prompt(case)), length))
-            one_ns, wide_ns = (
-                self._anchor_ns(arm.context, tokens, min(k, length), min(k, n_outputs)) for k in (1, width)
-            )
+            one_ns = self._anchor_ns(arm.context, tokens, 1, 1) if both else None
+            wide_ns = self._anchor_ns(arm.context, tokens, min(width, length), min(n_outputs, length))
         return Anchors(target=self._models.ref(self._models.path).id, width=width, one_ns=one_ns, wide_ns=wide_ns)
 
     def _begin_rounds(self, *, warm: bool) -> None:
@@ -348,7 +347,7 @@ class Arms:
             self._warmer = self._stack.enter_context(open_context(self.target, warm_options(self._options)))
         spans = list[int]()
         self._warmer.clear()
-        while len(spans) < MOST_READINGS and not steady(spans):
+        while len(spans) < MOST_UNTIMED and not is_steady(spans):
             spans.append(self._pass_ns(self._warmer, self._first))
 
     def _anchor_ns(self, context: Context, tokens: Sequence[int], width: int, n_outputs: int) -> int:

@@ -17,7 +17,7 @@ from mlsd.engine.llama.taps import GraphTap, SpanTap, TappedContext
 from mlsd.engine.parts import PARTS, Part
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
-from mlsd.measure.cool_down import idles_cold
+from mlsd.measure.heat import idles_cold
 from mlsd.measure.messages import BreakdownJob, alive
 from mlsd.measure.worker.timing import PassBench, check_room
 from mlsd.store.rows import PassShares

@@ -24,7 +24,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
-from mlsd.measure.cool_down import idles_cold
+from mlsd.measure.heat import idles_cold
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, WidthExactness, alive
 from mlsd.measure.worker.exactness import certify
 from mlsd.measure.worker.experts import cover

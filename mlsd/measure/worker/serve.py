@@ -7,7 +7,6 @@ closes.
 import importlib
 import itertools
 import os
-import secrets
 import signal
 import traceback
 import typing
@@ -30,7 +29,6 @@ from mlsd.errors import MlsdError, in_one_line
 from mlsd.folders import go_to_empty_dir
 from mlsd.hardware import read_conditions
 from mlsd.measure import messages
-from mlsd.measure.cool_down import CoolDown, rest
 from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.measure.worker.arms import Arms, arm_key, check_uses
@@ -42,6 +40,7 @@ from mlsd.records import Anchors, Conditions, EngineOptions, Status, Trial
 T = TypeVar("T")
 
 _PROGRESS_PERIOD_NS, _PULSE_NS = 500_000_000, int(SIGN_S * 1e9)
+_IDLE_NS = 10_000_000_000  # a pause after which a machine has lowered its clocks
 _PROBED_POSITIONS = 1024  # of contexts in which strategies are tried before any arm is known
 
 
@@ -70,7 +69,7 @@ def main() -> None:
             check_weights(Path(file.path), file.ref)
         check_memory(given)
         if function is measure_slots:
-            turns = iter(lambda: msgspec.json.decode(lines.get(), type=messages.Turn).slots, ())
+            turns = (msgspec.json.decode(line, type=messages.Turn).slots for line in iter(lines.get, None))
             with Arms(given["job"], MonotonicClock(), ProbeCache(), stages) as arms:
                 measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
@@ -119,12 +118,12 @@ def measure_slots(
     """Measure a job block by block, each a turn; a slot that fails becomes a failed trial."""
     if job.strict:
         check_arms(job, arms)
-    arms.stages.switch("other")
     blocks = _BlockRunner(job, arms, send, clock, conditions)
-    send(messages.Loaded())
+    arms.stages.switch("resting")  # and storing: what is between turns is the parent's
     for turn in turns:
-        send(blocks.measure(turn))
-    send(messages.Finished())
+        with arms.stages.of("other"):
+            answer = blocks.measure(turn)
+        send(msgspec.structs.replace(answer, stages=arms.stages.take()))
 
 
 def check_arms(job: Job, arms: Arms) -> None:
@@ -184,23 +183,22 @@ class _BlockRunner:
         # is compiled stays so; what is warm does not outlast a rest.
         self._compiled, self._warm = set[bytes](), set[bytes]()
         self._load_ns: int | None = arms.load_ns  # until the first trial has it
-        self._is_begun = False
-        self._process = secrets.token_hex(8)
-        self._thermometers = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
-        self._heat = CoolDown(clock, lambda: conditions().thermal_state, self._anchors, send, job.anchors)
+        self._ended_ns: int | None = None  # when the last block did
+        self._anchor_cases = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
         self._is_device = arms.backend.backend != "CPU"
 
     def measure(self, turn: Sequence[int]) -> messages.BlockMeasured:
-        """Every slot of a block, one after the other."""
-        stages = self._arms.stages
-        with stages.of("resting"):
-            self._begin()
+        """Every slot of a block, one after the other, and the anchor behind it; or both anchors alone."""
+        if not turn:
+            with self._arms.stages.of("resting"):
+                return messages.BlockMeasured(slots=(), trials=(), anchors=self._anchors(both=True))
+        if self._ended_ns is not None and self._clock.now_ns() - self._ended_ns > _IDLE_NS:
+            self._warm.clear()
         trials = self._trials(turn)
-        with stages.of("resting"):
-            heat = self._heat.feel() if self._job.cool_down_s is None else None  # why the times may not be used
-        return messages.BlockMeasured(
-            slots=tuple(turn), trials=trials, process=self._process, heat=heat, stages=stages.take()
-        )
+        self._ended_ns = self._clock.now_ns()
+        with self._arms.stages.of("resting"):
+            anchors = self._anchors(both=False) if self._job.cool_down_s is None else None
+        return messages.BlockMeasured(slots=tuple(turn), trials=trials, anchors=anchors)
 
     def _trials(self, turn: Sequence[int]) -> tuple[Trial, ...]:
         """Run every slot, then judge, by the plain outputs of the block; an arm that runs again is judged before."""
@@ -230,7 +228,6 @@ class _BlockRunner:
         if arm not in self._warm or not self._arms.is_open(slot.case):
             self._arms.warm_up(slot.case, whole=self._is_device and arm not in self._compiled, on_round=on_round)
             self._is_ready(arm)
-        conditions = msgspec.structs.replace(conditions, anchors=self._heat.newest)
         return self._arms.measure(slot, conditions=conditions, on_round=on_round, warm=self._is_device)
 
     def _judged(self, slot: Slot, judge: Trial | Callable[[], Trial]) -> Trial:
@@ -276,25 +273,11 @@ class _BlockRunner:
 
         return on_round
 
-    def _begin(self) -> None:
-        """Before a block: rest until it is cool, or for as long as was asked for between two of them."""
-        if self._job.cool_down_s is None:
-            if not self._is_begun:
-                self._heat.feel()
-            if self._heat.rest():
-                self._warm.clear()
-        elif self._job.cool_down_s and self._is_begun:
-            rest(self._clock, self._send, self._job.cool_down_s, "between blocks, as asked for")
-            self._warm.clear()  # an idle machine lowers its clocks
-            if self._is_device:
-                self._heat.warm()
-        self._is_begun = True
-
-    def _anchors(self) -> Anchors | None:
+    def _anchors(self, *, both: bool) -> Anchors | None:
         """By the widest arm that can run."""
-        while self._thermometers:
+        while self._anchor_cases:
             try:
-                return self._arms.read_anchors(self._thermometers[-1])
+                return self._arms.read_anchors(self._anchor_cases[-1], both=both)
             except MlsdError:
-                self._thermometers.pop()
+                self._anchor_cases.pop()
         return None

@@ -16,13 +16,20 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import EngineError, PromptError
-from mlsd.measure.cool_down import MOST_READINGS, steady
 from mlsd.measure.messages import alive
 from mlsd.store.rows import CalibrationPoint, PassKind
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
 _SINGLES = 3  # steps after a draft's catch-up, which show what the change of width costs
 _SHIFT = 131  # positions of text between repeats
+_AGREE = 0.02  # change between three passes in a row that are as fast as they get
+MOST_UNTIMED = 12  # passes before those that count, where they never agree
+
+
+def is_steady(spans_ns: Sequence[int]) -> bool:
+    """Whether the last three times of one pass agree: a GPU that idled is slow at first."""
+    last = spans_ns[-3:]
+    return len(last) == 3 and max(last) <= (1 + _AGREE) * min(last)
 
 
 def check_room(n_text: int, model: LlamaModel, depth: int, width: int) -> None:
@@ -109,7 +116,7 @@ class PassBench:
         budget: TimeBudget | None = None,
     ) -> None:
         """`cold`: the device is slow after a pause, and warmed before passes are timed."""
-        self._most_untimed = MOST_READINGS if cold else 1
+        self._most_untimed = MOST_UNTIMED if cold else 1
         self._context, self._clock, self._recurrent = context, clock, recurrent
         self._budget = budget or TimeBudget(clock)
         self._text, self._depth, self._repeat, self._model_key = text, depth, repeat, model_key
@@ -162,7 +169,7 @@ class PassBench:
         False: the whole budget was over before, and there is no `must`.
         """
         spans = list[int]()
-        while len(spans) < self._most_untimed and not steady(spans):
+        while len(spans) < self._most_untimed and not is_steady(spans):
             if spans and not must and limit is not None and limit.is_over:
                 break
             if self._budget.is_over and not must:

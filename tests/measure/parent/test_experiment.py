@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from mlsd.errors import LockError, WorkerError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_edit
 from mlsd.hardware import read_environment
-from mlsd.measure.messages import BlockMeasured, Event, Loaded, Started
+from mlsd.measure.bench import Bench
+from mlsd.measure.messages import Event, Started
 from mlsd.measure.parent.blocks import Choice, Experiment, RunSettings, Watcher, begun, machine_lock, run_experiment
 from mlsd.measure.probe_cache import ProbeCache
-from mlsd.measure.process import call, measure_job
+from mlsd.measure.process import call
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import probe_model
 from mlsd.planning.job import Block, Job, ModelFile
@@ -94,7 +95,7 @@ def test_a_changed_setting_never_reuses_an_old_number(tiny: Path, tmp_path: Path
     with Store.open(tmp_path / "study.sqlite") as store:
         for n_predict in (24, 25):
             jobs = make_jobs(tiny, n_predict=n_predict, repeats=1)[1:]
-            outcome = run_experiment(Experiment(loads=jobs, environment=read_environment()), measure_job, store)
+            outcome = run_experiment(Experiment(loads=jobs, environment=read_environment()), Bench, store)
             assert (outcome.n_ok, outcome.n_skipped) == (3, 0)
 
 
@@ -109,7 +110,7 @@ def test_a_load_that_fails_becomes_failed_trials_and_the_next_load_runs(tiny: Pa
     first, second = make_jobs(tiny, repeats=1)
     with Store.open(tmp_path / "study.sqlite") as store:
         jobs = (msgspec.structs.replace(first, target=missing), second)
-        outcome = run_experiment(Experiment(loads=jobs, environment=read_environment()), measure_job, store)
+        outcome = run_experiment(Experiment(loads=jobs, environment=read_environment()), Bench, store)
         failed = [stored.trial for stored in store.trials(TrialFilter(failed=True))]
     assert (outcome.n_ok, outcome.n_failed) == (3, 3)
     assert all("There is no model file" in (trial.reason or "") for trial in failed)
@@ -120,16 +121,18 @@ def test_a_worker_that_dies_is_replaced_the_block_repeated_and_a_slot_that_kills
     tiny: Path, n_deaths: int, order: list[int]
 ) -> None:
     job = make_jobs(tiny, repeats=1, n_predict=300)[0]  # long enough to be caught in the act
-    started, done = list[int](), []
-    for event in measure_job(job):
-        if isinstance(event, BlockMeasured):
-            done.append(event)
+    started = list[int]()
+
+    def hear(event: Event) -> None:
         if isinstance(event, Started):
             started.append(event.index)
             if event.index == 1 and started.count(1) <= n_deaths:
                 workers()[0].kill()
-    assert started == order and [event.slots for event in done] == [(0, 1, 2)] and done[0].process
-    first, second, third = done[0].trials
+
+    with Bench(job, hear) as bench:
+        measured = bench.measure(job.blocks[0])
+    assert started == order and measured.slots == (0, 1, 2)
+    first, second, third = measured.trials
     assert first.valid and third.valid and second.valid == (n_deaths == 1)
     assert n_deaths == 1 or "killed by SIGKILL" in (second.reason or "")
 
@@ -137,18 +140,19 @@ def test_a_worker_that_dies_is_replaced_the_block_repeated_and_a_slot_that_kills
 def test_a_worker_that_falls_silent_is_killed_and_named_as_hung(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=1, n_predict=300)[0]
     hung = msgspec.structs.replace(job, slots=job.slots[:1])
-    reasons = []
-    try:
-        for event in measure_job(hung, patience_s=2.0):
-            if isinstance(event, Loaded):
-                for process in workers():
-                    process.suspend()
-            elif isinstance(event, BlockMeasured):
-                reasons.append(event.trials[0].reason or "no reason")
-    except WorkerError as error:  # it was stopped before it said that its trial began
-        reasons.append(error.message)
-    assert len(reasons) == 1
-    assert "it hung and was killed" in reasons[0]
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Started):
+            for process in workers():
+                process.suspend()
+
+    with Bench(hung, stop, patience_s=2.0) as bench:
+        try:
+            (trial,) = bench.measure(hung.blocks[0]).trials
+        except WorkerError as error:  # a slow machine: silent for so long before its trial began
+            assert "it hung and was killed" in error.message
+        else:
+            assert "it hung and was killed" in (trial.reason or "no reason")
 
 
 @pytest.mark.heavy
@@ -208,12 +212,11 @@ def test_a_native_abort_is_named_and_leaves_the_caller_alive(tiny: Path, tmp_pat
 def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(tiny: Path, tmp_path: Path) -> None:
     (job,) = make_jobs(tiny, repeats=3)[:1]
     seen: list[int] = []
-    loads: list[Job] = []
+    processes = set[int]()
 
-    class Loads(Watcher):
+    class Processes(Watcher):
         def event(self, job: Job, event: Event) -> None:
-            if isinstance(event, Loaded):
-                loads.append(job)
+            processes.update(process.pid for process in workers())
 
     class Chosen(Choice):
         """Every arm once, then plain decoding and gamma 2, then nothing."""
@@ -226,33 +229,30 @@ def test_the_caller_chooses_after_every_block_what_goes_on_in_the_same_worker(ti
 
     plan = Experiment(loads=(job,), environment=read_environment())
     with Store.open(tmp_path / "study.sqlite") as store:
-        outcome = run_experiment(plan, measure_job, store, watcher=Loads(), choice=Chosen())
+        outcome = run_experiment(plan, Bench, store, watcher=Processes(), choice=Chosen())
         trials = [stored.trial for stored in store.trials()]
     assert seen == [0, 3, 5]
     assert (outcome.n_ok, outcome.n_left) == (5, 4)
-    assert len(loads) == 1
+    assert len(processes) == 1
     assert sorted((trial.repeat, trial.gamma) for trial in trials) == [(0, 0), (0, 2), (0, 4), (1, 0), (1, 2)]
     assert all(trial.valid for trial in trials)
 
 
-def test_a_worker_that_dies_between_turns_is_replaced_and_the_next_turn_runs(tiny: Path) -> None:
+def test_a_worker_that_dies_between_blocks_is_replaced_and_the_next_block_is_measured(tiny: Path) -> None:
     job = make_jobs(tiny, repeats=2)[0]
-
-    def turns() -> Iterator[Sequence[int]]:
-        yield (0, 1)
+    first, second = job.blocks
+    with Bench(job) as bench:
+        assert bench.measure(Block(slots=first.slots[:2])).slots == (0, 1)
         for process in workers():
             process.kill()
-        yield (3,)
-
-    done = [event.slots for event in measure_job(job, turns=turns()) if isinstance(event, BlockMeasured)]
-    assert done == [(0, 1), (3,)]
+        assert bench.measure(Block(slots=second.slots[:1])).slots == (3,)
 
 
 def test_a_known_output_belongs_to_the_tokens_that_were_read(tiny: Path, tmp_path: Path) -> None:
     job = make_jobs(tiny, repeats=1)[1]
     plan = Experiment(loads=(job,), environment=read_environment())
     with Store.open(tmp_path / "study.sqlite") as store:
-        run_experiment(plan, measure_job, store)
+        run_experiment(plan, Bench, store)
         with begun(plan, store, RunSettings(), Watcher()) as going:
             (known,) = going.ready(job, job.blocks).references
     other = msgspec.structs.replace(known, prompt_sha256="0" * 64)  # as a changed template makes of the same text
