@@ -1,9 +1,10 @@
 """What each load of a plan takes of memory, arm by arm, and whether it fits; all but the weights is llama.cpp's word.
 
 Counted are all contexts that stay open: of every arm its target's and its draft's with the state kept to go back to, a
-head's own, the one that warms a device, and the one in which a verdict is found, with a copy of its memory; the one in
-which a rollback is tried before its arm opens, while others are open; with the weights a draft that is cut out of its
-target. What mlsd itself keeps is not counted (a search index, the target's rows for a head).
+head's own, or those in which its rollback is tried before it opens, where these are larger; the one that warms a device
+and the one in which a verdict is found, with a copy of its memory; with the weights a draft that is cut out of its
+target. If all that fits, arms stay open; else one is open at a time. What mlsd itself keeps is not counted (a search
+index, the target's rows for a head).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ _ESTIMATE_MARGIN = 1.05  # files of one quantization differ by a few per cent fr
 # Architectures that begin so keep snapshots; others with states save and replay them.
 _SNAPSHOTS = ("qwen35", "lfm2", "nemotron_h")
 _LEAST_BYTES_OF_A_TOKEN = 3  # of text, where nobody has counted
-_IN_TURN = ("probing", "judging")  # what is open beside arms, for one of them at a time
+JUDGING = "judging"  # what is open beside all arms
 
 
 class Sized(Record, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ class Sized(Record, frozen=True, kw_only=True):
 
 
 class ArmMemory(Record, frozen=True, kw_only=True):
-    """What is open for one arm, or in turn for probing and for judging."""
+    """The most that is open for one arm, or for judging all of them."""
 
     arm: str
     kv_bytes: int
@@ -95,14 +96,13 @@ class LoadMemory(Record, frozen=True, kw_only=True):
     states_bytes: int | None = None
     compute_bytes: int | None = None
     output_bytes: int | None = None
-    probing_bytes: int | None = None  # beyond the arm that a rollback is tried for, which is not open then
     total_bytes: int | None = None
     least_bytes: int | None = None  # with one arm open at a time
     limit_bytes: int | None = None
     verdict: Fit = "unknown"
     why: str
     estimated: bool  # the size of a model was estimated
-    arms: Arms = ()  # what is open in turn comes last
+    arms: Arms = ()  # judging comes last
 
 
 def size_models(
@@ -170,8 +170,8 @@ class _Opened(NamedTuple):
     saved: Literal["nothing", "states", "all"] = "nothing"
 
 
-# The contexts of each arm, named for people; of `_IN_TURN` one is open at a time.
-_Contexts = list[tuple[str, list[_Opened]]]
+# By arm, named for people, the sets of contexts of which one is open at a time: its own, and those that try a rollback.
+_Contexts = list[tuple[str, list[list[_Opened]]]]
 
 
 def ask_memory(
@@ -182,7 +182,7 @@ def ask_memory(
     Raises: WorkerError when the native library does not even start.
     """
     found = [_contexts(load, models) for load in loads]
-    contexts = [context for arms, _ in found for _, opened in arms for context in opened]
+    contexts = [context for arms, _ in found for _, sets in arms for opened in sets for context in opened]
     wanted = tuple(
         msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(one.options for one in same)))
         for same in grouped(contexts, lambda one: one.of.key).values()
@@ -218,7 +218,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
     cases = load.cases
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
     shared = context_options(load.engine, n_tokens)
-    found, cut_bytes = _Contexts(), dict[str, int]()
+    found, judges, cut_bytes = _Contexts(), list[list[_Opened]](), dict[str, int]()
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
@@ -231,7 +231,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
         except UnsupportedError:  # such an arm will not open
             continue
         of_draft = spec if _cut(spec, models[target], cut_bytes) else None
-        opened = list[_Opened]()
+        opened, tried = list[_Opened](), list[list[_Opened]]()
         for one in contexts:
             if one.whose == "head" and models[target].path is None:  # a file that is not here tells of no head
                 continue
@@ -242,12 +242,12 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
             options = msgspec.structs.replace(one.options, kind="plain")
             opened.append(_Opened(of, options, "states" if one.saves else "nothing"))
             if one.rollback in STRATEGIES and case.arm == "sd":
-                found.append(("probing", [_Opened(of, checked_options(options, one.rollback, case.gamma), "all")]))
-        found.append((arm_of(case).setting, opened))
+                tried.append([_Opened(of, checked_options(options, one.rollback, case.gamma), "all")])
+        found.append((arm_of(case).setting, [opened, *tried]))
         of = _wanted(models, target)
         judge = [_Opened(of, judge_options(shared, case.gamma + 1), "all")] if case.sampling.greedy else []
-        found.append(("judging", [*judge, _Opened(of, warm_options(shared))]))
-    return found, sum(cut_bytes.values())
+        judges.append([*judge, _Opened(of, warm_options(shared))])
+    return [*found, (JUDGING, judges)], sum(cut_bytes.values())
 
 
 def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
@@ -271,13 +271,12 @@ def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
 
 
 def _arms(opened: _Contexts, known: Mapping[tuple[str, ContextOptions], Footprint]) -> Arms:
-    """What each arm takes, what is open in turn last; none where a context could not be planned."""
-    if any((context.of.key, context.options) not in known for _, contexts in opened for context in contexts):
+    """The most that each arm takes; none where a context could not be planned."""
+    every = (context for _, sets in opened for contexts in sets for context in contexts)
+    if any((context.of.key, context.options) not in known for context in every):
         return ()
-    sums = [_sum(name, contexts, known) for name, contexts in opened]
-    total = attrgetter("total_bytes")
-    largest = (max((one for one in sums if one.arm == name), key=total, default=None) for name in _IN_TURN)
-    return (*(one for one in sums if one.arm not in _IN_TURN), *filter(None, largest))
+    sums = ((_sum(name, contexts, known) for contexts in sets) for name, sets in opened if sets)
+    return tuple(max(of_arm, key=attrgetter("total_bytes")) for of_arm in sums)
 
 
 def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, ContextOptions], Footprint]) -> ArmMemory:
@@ -302,15 +301,12 @@ def _sums(load: Job, models: Mapping[str, Sized], arms: Arms, cut_bytes: int) ->
     names, unknown = " + ".join(model.id for model in own), [model.id for model in own if model.n_bytes is None]
     weights = None if unknown else sum(model.n_bytes or 0 for model in own) + cut_bytes
     terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
-    open_ = [arm for arm in arms if arm.arm != "probing"]
-    sums = {name: sum(getattr(arm, name) for arm in open_) for name in terms if arms}
+    sums = {name: sum(getattr(arm, name) for arm in arms) for name in terms if arms}
     total = least = None
     if arms and weights is not None:
-        each = [arm.total_bytes for arm in arms if arm.arm not in _IN_TURN] or [0]
-        probing, judging = (sum(arm.total_bytes for arm in arms if arm.arm == name) for name in _IN_TURN)
-        sums["probing_bytes"] = max(0, probing - min(each))
-        total = weights + sum(sums.values())
-        least = weights + judging + max(*each, probing)
+        *own_bytes, judging_bytes = (arm.total_bytes for arm in arms)
+        total = weights + sum(own_bytes) + judging_bytes
+        least = weights + max(own_bytes, default=0) + judging_bytes
     estimated = any(model.estimated for model in own)
     size = f"{'about ' if estimated else ''}{format_bytes(weights if total is None else total)}"
     return LoadMemory(
@@ -359,7 +355,7 @@ def fit_here(
             one_arm=found.verdict == "tight",
             cool_down_s=rest_s,
             strict=strict,
-            context_bytes={arm.arm: arm.total_bytes for arm in found.arms if arm.arm != "judging"},
+            context_bytes={arm.arm: arm.total_bytes for arm in found.arms if arm.arm != JUDGING},
             limit_bytes=found.limit_bytes,
         )
         for load, found in zip(loads, memory, strict=True)

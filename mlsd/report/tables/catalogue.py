@@ -137,7 +137,6 @@ def memory_table(loads: Sequence[LoadMemory], *, arms: bool = True) -> Table:
         words("arm", lambda row: row[1]),
         whole("weights"),
         *map(term, ("kv", "states", "compute", "output")),
-        whole("probing"),
         term("total"),
         whole("limit"),
         numbers("verdict", lambda row: text(row[0].verdict if row[2] is row[0] else "")),

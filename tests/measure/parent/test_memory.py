@@ -19,7 +19,15 @@ from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
-from mlsd.measure.parent.memory import LoadMemory, ask_memory, fit_together, judge_here, judge_loads, size_models
+from mlsd.measure.parent.memory import (
+    JUDGING,
+    LoadMemory,
+    ask_memory,
+    fit_together,
+    judge_here,
+    judge_loads,
+    size_models,
+)
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
@@ -35,7 +43,6 @@ from tests.measure.examples import ENVIRONMENT, quick_bench
 
 # Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
 PUBLISHED_MB = {16: 11_453.25, 24: 17_179.89, 32: 22_906.50, 48: 38_654.71, 64: 51_539.61, 128: 103_079.22}
-IN_TURN = ("probing", "judging")
 MACHINES = (16, 24, 32, 48, 64, 128, 192)
 
 
@@ -112,7 +119,7 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
 
 
 def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(shallow: Judged) -> None:
-    arms = [arm for arm in shallow(mac_budget(16 * GIB)).arms if arm.arm not in IN_TURN]
+    arms = [arm for arm in shallow(mac_budget(16 * GIB)).arms if arm.arm != JUDGING]
     assert len(arms) == 4, "AR, and gamma 4, 8 and 16 of one draft: seven contexts"
     assert 0.1 * GB < sum(arm.compute_bytes for arm in arms) < 0.5 * GB
 

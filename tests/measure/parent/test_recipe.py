@@ -67,7 +67,7 @@ def counted(request: BenchRequest) -> Opened:
     (load,) = plan_bench(request).loads
     contexts, _ = memory._contexts(load, models)
     found: Opened = Counter()
-    arms = (own for name, own in contexts if name not in ("probing", "judging"))
+    arms = (sets[0] for name, sets in contexts if name != memory.JUDGING)
     for of, options, _ in (context for own in arms for context in own):
         path, is_head = Path(str(of.path)), of.method is not None and options.kind != "plain"
         if of.method is not None and not is_head:
