@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.cli.output import note, say
-from mlsd.planning.question import Question
+from mlsd.planning.question import Invocation
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
@@ -41,7 +41,7 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
 
 
 def answer_objects(
-    found: Sequence[Answer], models: Iterable[LocalModel], question: Question, stages: Iterable[StageTime] = ()
+    found: Sequence[Answer], models: Iterable[LocalModel], question: Invocation, stages: Iterable[StageTime] = ()
 ) -> list[AnswerObject]:
     """Each answer with its flags, or the command that goes on from it; `models` are those that were measured.
 
@@ -87,7 +87,7 @@ class NextStep(NamedTuple):
     seconds: float | None = None
 
 
-def next_step(found: Answer, question: Question, stages: Sequence[StageTime] = ()) -> NextStep | None:
+def next_step(found: Answer, question: Invocation, stages: Sequence[StageTime] = ()) -> NextStep | None:
     """What decides all that is open; where nothing can be judged, what tries the look-ups. None: a repeat cannot help.
 
     The budget holds the preparation, as long as it took before (`stages`), and blocks enough.

@@ -39,12 +39,12 @@ class Call(Record, frozen=True, kw_only=True):
 
 
 # What hears signs of life, in a worker: nobody waits for one elsewhere.
-heard_by: ContextVar[Callable[[str], None]] = ContextVar("heard_by", default=lambda doing: None)
+progress_sink: ContextVar[Callable[[str], None]] = ContextVar("progress_sink", default=lambda doing: None)
 
 
-def alive(doing: str) -> None:
+def report_progress(doing: str) -> None:
     """Say what a worker is at, behind passes that are not timed one by one."""
-    heard_by.get()(doing)
+    progress_sink.get()(doing)
 
 
 class ChosenRollback(Record, frozen=True, kw_only=True):

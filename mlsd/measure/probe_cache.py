@@ -15,7 +15,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.probe import RollbackCheck, RollbackUse, check_rollback
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
-from mlsd.measure.messages import alive
+from mlsd.measure.messages import report_progress
 from mlsd.records import BackendInfo, ModelRef
 
 _FORMAT = 6  # raise it when the probe changes what it tests
@@ -40,7 +40,7 @@ class ProbeCache:
         kept = self._checks.get(key) or _read(path)
         if kept is None:
             kept = check_rollback(
-                partial(open_heard, f"checking how {model.path.stem} rolls back", model), options, use
+                partial(open_reporting, f"checking how {model.path.stem} rolls back", model), options, use
             )
             if path is not None and kept.max_logit_diff is not None:
                 with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
@@ -61,10 +61,10 @@ def answer_path(folder: Path, backend: BackendInfo, *of: object) -> Path:
     return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}.json"
 
 
-def open_heard(doing: str, model: LlamaModel, options: ContextOptions) -> LlamaContext:
+def open_reporting(doing: str, model: LlamaModel, options: ContextOptions) -> LlamaContext:
     """A context whose passes are signs of life: those of probes and of verdicts take long and are not timed."""
     context = open_context(model, options)
-    context.on_pass = partial(alive, doing)
+    context.on_pass = partial(report_progress, doing)
     return context
 
 

@@ -14,7 +14,7 @@ from mlsd.trials.stages import PREPARATION, StageTime, wall_ns
 from mlsd.trials.sums import speed
 from mlsd.units import NS_PER_S, format_duration
 
-Source = Literal["results", "public rows"]
+RateSource = Literal["results", "public rows"]
 
 _HEAT_PASSES = 126  # of a target behind a block at least: 33 over one position and 9 over many, three times
 
@@ -28,7 +28,7 @@ class Rate(Record, frozen=True, kw_only=True):
 
     decode_tok_s: float
     prefill_ns: float | None = None  # of the whole prompt; None: not known, and left out of the time
-    source: Source
+    source: RateSource
     faster: float = 1.0  # the ends of its range, as factors of the time
     slower: float = 1.0
 
@@ -44,7 +44,7 @@ class TimeEstimate(Record, frozen=True, kw_only=True):
     high_seconds: float | None
     n_trials: int
     n_unknown: int
-    sources: dict[Source, int]  # source -> trials whose rate comes from it
+    sources: dict[RateSource, int]  # source -> trials whose rate comes from it
 
     @property
     def words(self) -> str:
@@ -64,7 +64,7 @@ def estimate_time(
     `rest_s`: seconds between two blocks; None: passes that feel the heat, without the rests. `warmed`: every arm of a
     load begins with a whole trial that does not count.
     """
-    sums, sources, n_trials = [0.0, 0.0, 0.0], Counter[Source](), 0
+    sums, sources, n_trials = [0.0, 0.0, 0.0], Counter[RateSource](), 0
     known: dict[str, Rate | None] = {}
     for load in loads:
         warm: set[str] = set()

@@ -22,7 +22,7 @@ _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 _ENGINE = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")
 
 
-class Question(Record, frozen=True, kw_only=True):
+class Invocation(Record, frozen=True, kw_only=True):
     """What a command was asked, as far as the command that goes on from it must say it again."""
 
     database: str | None = None  # None: the default of `bench`
@@ -30,7 +30,7 @@ class Question(Record, frozen=True, kw_only=True):
     prompts: Mapping[str, str] = {}  # key -> name, or path of its file
 
     @classmethod
-    def of(cls, models: Iterable[LocalModel], prompts: Iterable[Prompt], database: str | Path | None) -> Question:
+    def of(cls, models: Iterable[LocalModel], prompts: Iterable[Prompt], database: str | Path | None) -> Invocation:
         """Of what was resolved for a command; a database that was not chosen is left out."""
         return cls(
             database=None if database is None else str(database),

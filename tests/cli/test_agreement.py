@@ -24,7 +24,7 @@ from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import answer_objects, say_answers
 from mlsd.errors import ModelFileError
 from mlsd.measure.parent.requests import BenchResult, answer_of, bench
-from mlsd.planning.question import Question
+from mlsd.planning.question import Invocation
 from mlsd.planning.request import bench_request
 from mlsd.records import Case, EngineOptions, Trial
 from mlsd.report.figures.answer import gains
@@ -313,7 +313,7 @@ def test_an_answer_is_one_statement_on_every_surface(
     study = study_of(path)
     (found,) = study.answers
     assert found.use == use
-    (shown,) = answer_objects([found], [], Question())
+    (shown,) = answer_objects([found], [], Invocation())
     say_answers([shown])
     page = build(study)
     said = {

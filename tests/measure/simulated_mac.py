@@ -22,11 +22,11 @@ from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.rollback import make_rollback
 from mlsd.measure.bench import Bench, Report
-from mlsd.measure.messages import Call, Event, Turn, heard_by, trial_of
+from mlsd.measure.messages import Call, Event, Turn, progress_sink, trial_of
 from mlsd.measure.process import Worker, receive
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.saved_prompts import read_in_passes
-from mlsd.measure.worker.serve import Pulse, measure_slots
+from mlsd.measure.worker.serve import ProgressReports, measure_slots
 from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
@@ -250,7 +250,7 @@ class SimulatedWorker(Worker):
         try:
             turns = (turn.slots for turn in iter(self._turns.get, None))
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
-            heard_by.set(Pulse(self._say, self._mac.clock))
+            progress_sink.set(ProgressReports(self._say, self._mac.clock))
             arms: Arms = MacArms(self._mac)  # type: ignore[assignment]
             measure_slots(self._job, self._say, turns, arms, self._mac.clock, self._conditions)
         except _Killed:

@@ -11,7 +11,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.probe import RollbackUse
 from mlsd.errors import ModelFileError
-from mlsd.measure.messages import heard_by
+from mlsd.measure.messages import progress_sink
 from mlsd.measure.probe_cache import ProbeCache, check_weights
 from mlsd.records import ModelRef
 from tests.hostile.mutate import of_weights
@@ -65,7 +65,7 @@ def test_a_check_is_made_once_with_signs_of_life_and_only_a_long_text_asks_for_t
     tiny: Path, tmp_path: Path
 ) -> None:
     heard = list[str]()
-    token = heard_by.set(heard.append)
+    token = progress_sink.set(heard.append)
     longer = msgspec.structs.replace(OPTIONS, n_ctx=512)
     with LlamaModel(tiny / "llama.gguf") as model:
         found = ProbeCache(tmp_path).check(NAMED, OPTIONS, model, USE)
@@ -74,7 +74,7 @@ def test_a_check_is_made_once_with_signs_of_life_and_only_a_long_text_asks_for_t
         assert len(heard) == n_passes > 10 and set(heard) == {"checking how llama rolls back"}
         ProbeCache(tmp_path).check(NAMED, longer, model, msgspec.structs.replace(USE, behind="long text"))
         assert len(heard) > n_passes
-    heard_by.reset(token)
+    progress_sink.reset(token)
 
 
 def test_what_the_engine_refused_is_tried_again_in_the_next_session(tiny: Path, tmp_path: Path) -> None:

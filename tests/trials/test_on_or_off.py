@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from mlsd.cli.answers import answer_object, next_step
-from mlsd.planning.question import Question
+from mlsd.planning.question import Invocation
 from mlsd.planning.request import LOOK_UPS
 from mlsd.records import Conditions, Status
 from mlsd.servers.flags import flags_of
@@ -70,11 +70,11 @@ def test_where_nothing_could_be_judged_the_answer_is_neither_off_nor_open_and_sa
     (found,) = answers(arms)
     assert (found.use, found.reason) == ("no usable measurement", words)
     assert found.words == f"no usable measurement: {words}" and words in by_target([found])[0]
-    step = next_step(found, Question())
+    step = next_step(found, Invocation())
     assert flags_of(found) == () and step is not None and step.command.startswith("mlsd bench moe")
     looked_up = [result(None, None, None, n=0, drafter=name) for name in LOOK_UPS]
     (again,) = answers([replace(unusable("the output differs"), case=arm.case) for arm in looked_up])
-    assert next_step(again, Question()) is None, "what was invalid would be so again"
+    assert next_step(again, Invocation()) is None, "what was invalid would be so again"
 
 
 def test_an_arm_that_was_never_judged_is_open_beside_one_that_is_slower() -> None:
@@ -83,7 +83,7 @@ def test_an_arm_that_was_never_judged_is_open_beside_one_that_is_slower() -> Non
     assert found.words == (
         "not decided yet: small, gamma 4 is slower: 0.60x (95 % 0.50 to 0.70), but small, gamma 8: interrupted"
     )
-    step = next_step(found, Question())
+    step = next_step(found, Invocation())
     assert step is not None and "--gamma 8 " in step.command
 
 
@@ -158,22 +158,22 @@ def test_the_command_that_decides_has_room_for_blocks_before_their_scatter_is_kn
     (open_,) = answers([replace(known, pairs=(TrialPair(plain[0], own[0]),))])
     assert (open_.block_s, open_.more_blocks) == (12.0, 5)
     stages = [StageTime(stage=name, wall_ns=s * 10**9, processor_ns=0) for name, s in TOOK.items()]
-    step = next_step(open_, Question(), stages)
+    step = next_step(open_, Invocation(), stages)
     assert step is not None and step.seconds == 30 + 6 * 12 * 2, "loading, then six blocks with prompts and judging"
     assert step.command.endswith("--until decided --budget-s 270"), "nothing stands behind it that a shell refuses"
     hopeless = replace(known, standing=replace(known.standing, more_blocks=None))
-    assert next_step(answers([hopeless])[0], Question()) is None, "no number of blocks decides it"
+    assert next_step(answers([hopeless])[0], Invocation()) is None, "no number of blocks decides it"
     single = replace(
         hopeless, standing=replace(hopeless.standing, ratio=Interval(value=1.05)), pairs=open_.arms[0].pairs
     )
-    step = next_step(answers([single])[0], Question())
+    step = next_step(answers([single])[0], Invocation())
     assert step is not None and step.seconds == 4 * 12
 
 
 def test_the_command_that_decides_names_every_arm_that_is_open() -> None:
     (found,) = answers([result(0.9, 1.05, 1.2), result(0.9, 1.02, 1.2, gamma=8), result(0.5, 0.6, 0.7, gamma=16),
                         result(0.9, 1.01, 1.2, drafter="pld")])  # fmt: skip
-    step = next_step(found, Question())
+    step = next_step(found, Invocation())
     assert step is not None and "--draft small --drafter pld --gamma 4,8 " in step.command
 
 

@@ -14,7 +14,7 @@ from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.drafters.adaptive import ADAPTIVE
 from mlsd.engine.rollback import STRATEGIES
-from mlsd.planning.question import Question, parse_drafter
+from mlsd.planning.question import Invocation, parse_drafter
 from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
 
@@ -138,7 +138,7 @@ def bench(
 
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=fresh, watcher=watcher)
-    question = Question.of(result.models, request.prompts, db)
+    question = Invocation.of(result.models, request.prompts, db)
     answers = answer_objects(result.answers, result.models, question, result.outcome.stages)
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
@@ -243,7 +243,7 @@ def _search(
         result = tune(request, db, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)
-    question = Question.of(result.models, request.setting.prompts, db)
+    question = Invocation.of(result.models, request.setting.prompts, db)
     found = [] if result.answer is None else answer_objects([result.answer], result.models, question, result.stages)
     if as_json:
         settings = [arm_object(one) for one in result.results]

@@ -99,11 +99,11 @@ class _Side:
         return Bench(job, report, variables=self.build.variables())
 
 
-Next = Callable[[Store, str, int], Sequence[str] | None]
+NextSides = Callable[[Store, str, int], Sequence[str] | None]
 
 
 def compare(
-    request: CompareRequest, next_block: Next, db: Path | None = None, watcher: Watcher | None = None
+    request: CompareRequest, next_block: NextSides, db: Path | None = None, watcher: Watcher | None = None
 ) -> Compared:
     """Measure the builds in blocks; `next_block` gets (store, session, blocks so far) and names the next; None ends.
 

@@ -84,9 +84,6 @@ class ArmMemory(Record, frozen=True, kw_only=True):
     total_bytes: int
 
 
-Arms = tuple[ArmMemory, ...]
-
-
 class LoadMemory(Record, frozen=True, kw_only=True):
     """What a load takes with every arm open, None where a size is not known; and the verdict, once it is judged."""
 
@@ -102,7 +99,7 @@ class LoadMemory(Record, frozen=True, kw_only=True):
     verdict: Fit = "unknown"
     why: str
     estimated: bool  # the size of a model was estimated
-    arms: Arms = ()  # judging comes last
+    arms: tuple[ArmMemory, ...] = ()  # judging comes last
 
 
 def size_models(
@@ -270,7 +267,7 @@ def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
     return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
 
-def _arms(opened: _Contexts, known: Mapping[tuple[str, ContextOptions], Footprint]) -> Arms:
+def _arms(opened: _Contexts, known: Mapping[tuple[str, ContextOptions], Footprint]) -> tuple[ArmMemory, ...]:
     """The most that each arm takes; none where a context could not be planned."""
     every = (context for _, sets in opened for contexts in sets for context in contexts)
     if any((context.of.key, context.options) not in known for context in every):
@@ -295,7 +292,7 @@ def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, Conte
     )  # fmt: skip
 
 
-def _sums(load: Job, models: Mapping[str, Sized], arms: Arms, cut_bytes: int) -> LoadMemory:
+def _sums(load: Job, models: Mapping[str, Sized], arms: tuple[ArmMemory, ...], cut_bytes: int) -> LoadMemory:
     """A load added up; where contexts are not known, the weights alone."""
     own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
     names, unknown = " + ".join(model.id for model in own), [model.id for model in own if model.n_bytes is None]

@@ -36,7 +36,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
 from mlsd.measure.messages import now, trial_of
-from mlsd.measure.probe_cache import ProbeCache, check_weights, open_heard
+from mlsd.measure.probe_cache import ProbeCache, check_weights, open_reporting
 from mlsd.measure.worker.conversation import Prompts, answer_text, trial_rng
 from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
 from mlsd.measure.worker.stages import StageClock
@@ -186,7 +186,7 @@ class Arms:
         self._warmer: LlamaContext | None = None
         self._first = self.target.tokenize("a")[:1]
         self.strategies = Strategies(self._models, self._options, cache)
-        self._judge = Judge(partial(open_heard, "judging", self.target), self._options)
+        self._judge = Judge(partial(open_reporting, "judging", self.target), self._options)
         self._stack.callback(self._judge.close)
         for known in job.references:
             if (prompt := self._prompts.greedy(known.prompt_sha256)) is not None:

@@ -18,7 +18,7 @@ from mlsd.engine.parts import PARTS, Part
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.measure.heat import idles_cold
-from mlsd.measure.messages import BreakdownJob, alive
+from mlsd.measure.messages import BreakdownJob, report_progress
 from mlsd.measure.worker.timing import PassBench, check_room
 from mlsd.store.rows import PassShares
 
@@ -41,7 +41,7 @@ def break_down(job: BreakdownJob) -> tuple[PassShares, ...]:
         check_room(len(text), target, job.depth, widest)
         key = job.target.ref.key
         for rows in job.rows:
-            alive("profiling passes")
+            report_progress("profiling passes")
             found.append(_profile(target, job, clock, text, rows, snapshots=target.is_recurrent, key=key))
         network = _draft_network(job)
         if network is not None:

@@ -18,7 +18,7 @@ from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers
-from mlsd.measure.messages import BuildFits, LogitsRead, alive
+from mlsd.measure.messages import BuildFits, LogitsRead, report_progress
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.planning.job import Job
@@ -119,7 +119,7 @@ def read_logits(job: Job, tokens: tuple[int, ...], ids: tuple[tuple[int, ...], .
             context.decode(prompt)
             before = check_finite(context.logits()).copy()
             for start in range(0, len(tokens), width):
-                alive("reading logits")
+                report_progress("reading logits")
                 part = tokens[start : start + width]
                 context.decode(part, n_outputs=len(part))
                 rows = np.concatenate([before, check_finite(context.logits())])

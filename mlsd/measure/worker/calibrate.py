@@ -25,7 +25,7 @@ from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.measure.heat import idles_cold
-from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, WidthExactness, alive
+from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, WidthExactness, report_progress
 from mlsd.measure.worker.exactness import certify
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.timing import PassBench, PausableClock, TimeBudget, check_room
@@ -129,7 +129,7 @@ class Calibration:
         while visits and not (is_begun and budget.is_over):
             share = budget if repeat else TimeBudget(self._measuring, budget.left_ns / len(visits))
             depth, widths = visits.popleft()
-            alive("timing passes")
+            report_progress("timing passes")
             first = not repeat and not is_begun
             if not first and self._spent_ns["prefill"] > _MOST_PREPARATION * budget.span_ns:
                 break

@@ -14,7 +14,7 @@ from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.measure.messages import WidthExactness, alive
+from mlsd.measure.messages import WidthExactness, report_progress
 from mlsd.measure.worker.timing import TimeBudget
 
 _MOST_TOKENS, _LEAST_TOKENS = 256, 32
@@ -43,7 +43,7 @@ def certify(
         for width in wide:
             if budget.is_over:
                 return
-            alive("comparing widths")
+            report_progress("comparing widths")
             n_whole = n - n % width  # a shorter chunk at the end would be of another width
             yield compared(width, single[:n_whole], _logits(context, text[:n_whole], width))
 

@@ -29,7 +29,7 @@ from mlsd.errors import InputError, UnsupportedError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import attention_layers, state_layers, uniform_skip
-from mlsd.measure.messages import LayersFound, alive
+from mlsd.measure.messages import LayersFound, report_progress
 from mlsd.measure.worker.perplexity import log_softmax
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions
@@ -81,22 +81,22 @@ def search_layers(
             max_outputs=max(n_tokens, _GAMMA + 1),
         )
         with TappedContext(opened, options) as context:
-            context.on_pass = partial(alive, "looking for blocks to leave out")
-            lab = _Lab(context, source, tokens[:n_prompt], n_tokens)
+            context.on_pass = partial(report_progress, "looking for blocks to leave out")
+            search = _Search(context, source, tokens[:n_prompt], n_tokens)
             started_ns = MonotonicClock().now_ns()
-            found = lab.greedy(len(uniform)) if method == "greedy" else lab.conflayers(fraction)
+            found = search.greedy(len(uniform)) if method == "greedy" else search.conflayers(fraction)
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
             search_ns = MonotonicClock().now_ns() - started_ns
             fresh = tokens[n_prompt:]
-            rates = {skipped: lab.acceptance(skipped, fresh, n_tokens) for skipped in (found, as_many)}
-            if lab.may_go(as_many) and rates[as_many] > rates[found]:
+            rates = {skipped: search.acceptance(skipped, fresh, n_tokens) for skipped in (found, as_many)}
+            if search.may_go(as_many) and rates[as_many] > rates[found]:
                 found = as_many
             return LayersFound(
                 skipped=found,
                 acceptance_rate=rates[found],
                 uniform=as_many,
                 uniform_acceptance_rate=rates[as_many],
-                n_candidates=lab.n_candidates,
+                n_candidates=search.n_candidates,
                 search_ns=search_ns,
             )
 
@@ -111,7 +111,7 @@ def mixer_names(source: Source) -> list[tuple[str, ...]]:
     return [(f"attn_out-{layer}",) for layer in layers]
 
 
-class _Lab:
+class _Search:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
     def __init__(self, context: TappedContext, source: Source, prompt: tuple[int, ...], n_tokens: int) -> None:

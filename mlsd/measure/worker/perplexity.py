@@ -15,7 +15,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.errors import InputError
 from mlsd.measure.messages import DistanceJob
-from mlsd.measure.probe_cache import open_heard
+from mlsd.measure.probe_cache import open_reporting
 from mlsd.planning.prompts import text_sha256
 from mlsd.store.rows import DraftDistance
 
@@ -63,7 +63,7 @@ def measure_distance(job: DistanceJob) -> DraftDistance:
         contexts: list[LlamaContext] = []
         for file in (job.target, job.draft):
             model = stack.enter_context(LlamaModel(Path(file.path), n_gpu_layers=job.engine.n_gpu_layers))
-            contexts.append(stack.enter_context(open_heard("reading the text", model, options)))
+            contexts.append(stack.enter_context(open_reporting("reading the text", model, options)))
         check_vocabularies(contexts[0].tokenizer, contexts[1].tokenizer)
         tokens = contexts[0].tokenizer.tokenize(job.text)[: job.n_tokens]
         if len(tokens) < 2:

@@ -18,7 +18,7 @@ from mlsd.engine.context import Context, ContextOptions, Logits
 from mlsd.engine.llama.native import backend_info
 from mlsd.errors import EngineError, InputError
 from mlsd.folders import cache_dir, write_atomically
-from mlsd.measure.messages import alive
+from mlsd.measure.messages import report_progress
 from mlsd.measure.probe_cache import answer_path
 from mlsd.records import ModelRef
 
@@ -180,5 +180,5 @@ def read_in_passes(context: Context, tokens: Sequence[int], *, n_outputs: int = 
     last = max(0, len(tokens) - 1) // most * most
     for start in range(0, last, most):
         context.decode(tokens[start : start + most], n_outputs=0)
-        alive("reading the prompt")
+        report_progress("reading the prompt")
     context.decode(tokens[last:], n_outputs=n_outputs)

@@ -26,7 +26,7 @@ from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
-from mlsd.measure.messages import Check, alive
+from mlsd.measure.messages import Check, report_progress
 from mlsd.planning.job import ModelFile
 from mlsd.records import BackendInfo
 from mlsd.units import MIB, NS_PER_MS
@@ -79,7 +79,7 @@ def self_check(
 
 def _check(name: str, subject: str, ask: Callable[[], Answer]) -> Check:
     """A question answered; one that cannot be asked is one that failed, with its reason."""
-    alive("checking this machine")
+    report_progress("checking this machine")
     try:
         ok, answer, figures = ask()
     except (EngineError, ModelFileError) as error:

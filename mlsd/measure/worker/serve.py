@@ -50,7 +50,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     stages = StageClock.of_process(MonotonicClock())
-    _leave_here()
+    _chdir_to_empty()
     out = _private_stdout()
     lines = end_with_parent()
     call = msgspec.json.decode(lines.get(), type=messages.Call)
@@ -58,7 +58,7 @@ def main() -> None:
     def send(event: Event) -> None:
         out.write(msgspec.json.encode(event) + b"\n")
 
-    messages.heard_by.set(Pulse(send, MonotonicClock()))
+    messages.progress_sink.set(ProgressReports(send, MonotonicClock()))
     try:
         module, _, name = call.function.partition(":")
         function = getattr(importlib.import_module(module), name)
@@ -81,7 +81,7 @@ def main() -> None:
         send(messages.Refused.of(error))
 
 
-class Pulse:
+class ProgressReports:
     """Says now and then what goes on, so that nobody takes it for a hang."""
 
     def __init__(self, send: Callable[[Event], None], clock: Clock) -> None:
@@ -93,7 +93,7 @@ class Pulse:
             self._send(messages.Waiting(text=doing[:1].upper() + doing[1:]))
 
 
-def _leave_here() -> None:
+def _chdir_to_empty() -> None:
     for name in ("MLSD_HOME", "MLSD_CACHE", LIBRARIES_VARIABLE):
         if named := os.environ.get(name):
             os.environ[name] = str(Path(named).expanduser().absolute())

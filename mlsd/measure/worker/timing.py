@@ -16,7 +16,7 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import EngineError, PromptError
-from mlsd.measure.messages import alive
+from mlsd.measure.messages import report_progress
 from mlsd.store.rows import CalibrationPoint, PassKind
 
 _BURST = 3  # timed passes a width and repeat, after one that is not counted
@@ -130,7 +130,7 @@ class PassBench:
         step = self._context.options.n_ubatch  # what the engine makes one pass of anyway
         began = self._clock.now_ns()
         for first in range(0, len(prompt), step):
-            alive("filling a context")
+            report_progress("filling a context")
             part = prompt[first : first + step]
             self._context.decode(part, n_outputs=1 if first + step >= len(prompt) else 0)
         ns = self._clock.now_ns() - began
