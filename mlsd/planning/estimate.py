@@ -16,8 +16,7 @@ from mlsd.units import NS_PER_S, format_duration
 
 RateSource = Literal["results", "public rows"]
 
-_HEAT_PASSES = 126  # of a target behind a block at least: 33 over one position and 9 over many, three times
-
+_HEAT_PASSES = 9  # of a target behind a block, over many positions
 
 # Of getting ready, where no earlier run of these arms tells: a process starts, a file is read, a rollback is checked.
 _START_S, _READ_BYTES_S, _PASS_BYTES_S, _CHECK_PASSES = 2.0, 1e9, 8e9, 64

@@ -1,7 +1,9 @@
 """The one planner: grids of arms and prompts in, jobs of ordered blocks out. A bench is one grid, a suite several.
 
 A block holds the arms that are measured together, in random order, plain decoding among them. Repeats are the outermost
-loop, so that slow drift of the machine spreads over all cases.
+loop, so that slow drift of the machine spreads over all cases. Order is not mirrored from block to block (ABBA): with a
+linear drift that makes the error of a speedup two to three times smaller and its interval 4 to 17 % wider, but where
+speed goes up and down within two blocks, 95 % intervals cover 68 to 92 % (simulated; random orders 91 to 97 %).
 """
 
 import functools

@@ -81,7 +81,7 @@ def measured(slot: Slot) -> Trial:
 
 
 def said(ticket: str, block: Block) -> Said:
-    return ticket, BlockMeasured(slots=(), trials=tuple(map(measured, block.slots)), process=ticket)
+    return ticket, BlockMeasured(slots=(), trials=tuple(map(measured, block.slots)))
 
 
 class FakeLab:
