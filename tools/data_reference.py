@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mlsd.analysis import frames
+from mlsd.columns import Column, flat
 from mlsd.measure.parent.checks import WARNINGS
 from mlsd.records import Status
 from mlsd.report.tables import arms
-from mlsd.trials.fields import Field
 
 PAGE = Path(__file__).parent.parent / "docs" / "data.md"
 _TYPES = {
@@ -22,7 +22,7 @@ def tables() -> dict[str, str]:
     """Each generated table by the name of its place in the page."""
     statuses = comments(Status)
     return {
-        "shown": _rows(("column", "meaning"), arms.MEANINGS.items()),
+        "shown": _rows(("column", "meaning"), arms.meanings().items()),
         "warnings": _rows(("code", "meaning"), WARNINGS.items()),
         "statuses": _rows(("status", "meaning"), ((one.value, statuses[one.name]) for one in Status)),
         **{name: _columns(columns) for name, columns in frames.FRAMES.items()},
@@ -34,8 +34,8 @@ def comments(kind: type) -> dict[str, str]:
     return dict(re.findall(r"^    (\w+)\b.*?  # (.+)$", inspect.getsource(kind), flags=re.MULTILINE))
 
 
-def _columns(columns: Iterable[Field]) -> str:
-    rows = ((one.name, f"{_TYPES[one.dtype]} | {one.meaning}") for one in columns)
+def _columns(columns: Iterable[Column]) -> str:
+    rows = ((one.name, f"{_TYPES[one.dtype]} | {one.meaning}") for one in flat(columns))
     return _rows(("column", "type | meaning"), rows)
 
 

@@ -31,16 +31,16 @@ from mlsd.analysis.experts.coverage import CoverageTable
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit
-from mlsd.analysis.frames import TRIALS
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
 from mlsd.analysis.study.earlier import EarlierStudy
 from mlsd.audits.rows import RuleFinding
 from mlsd.cli.answers import AnswerObject
+from mlsd.columns import Kind, flat
 from mlsd.drafters.lookup.suffix_store import StoreHeader
 from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
-from mlsd.formats.tables import COLUMNS
+from mlsd.formats.tables import TRIALS
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
@@ -68,7 +68,7 @@ from mlsd.records import (
 from mlsd.report.page import Written
 from mlsd.stats import Interval, Percentiles
 from mlsd.store.rows import DraftDistance, PassShares, Run, StoredWarning, TimedPass
-from mlsd.trials.fields import ARM, Kind
+from mlsd.trials.fields import ARM
 from mlsd.trials.stages import StageTime
 from tools.data_reference import comments
 
@@ -98,7 +98,7 @@ _TYPES: dict[Kind, Any] = {
 
 def _arm(title: str, **more: Any) -> Any:
     """An arm as every command prints it, and further fields beside them."""
-    own = {f.name: Annotated[_TYPES[f.dtype] | None, msgspec.Meta(description=f.meaning)] for f in ARM}
+    own = {f.name: Annotated[_TYPES[f.dtype] | None, msgspec.Meta(description=f.meaning)] for f in flat(ARM)}
     return msgspec.defstruct(title, list((own | more).items()), kw_only=True)
 
 
@@ -153,11 +153,7 @@ Planned = _object(
 
 def _listed_trial() -> Any:
     """A row of `mlsd results trials` and of `mlsd results export json`."""
-    types: dict[str, Any] = {"string": str, "Int64": int, "float64": float, "boolean": bool}
-    kinds = dict.fromkeys(COLUMNS, str) | dict.fromkeys(("draft_prefill_ns", "load_ns", "rows"), int)
-    kinds |= dict.fromkeys(("temperature", "acceptance_by_position"), float) | dict.fromkeys(("timed", "control"), bool)
-    kinds |= {column.name: types[column.dtype] for column in TRIALS}
-    return msgspec.defstruct("ListedTrial", [(name, kinds[name] | None) for name in COLUMNS])
+    return msgspec.defstruct("ListedTrial", [(one.name, _TYPES[one.dtype] | None) for one in TRIALS])
 
 
 Arms = _object(

@@ -11,7 +11,7 @@ import msgspec
 from mlsd.errors import InputError, choose
 from mlsd.folders import replacing
 from mlsd.formats import llama_bench
-from mlsd.formats.tables import COLUMNS, trial_rows
+from mlsd.formats.tables import TRIALS, trial_rows
 from mlsd.records import CONTROLS
 from mlsd.store import schema
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, TrialFilter
@@ -41,7 +41,7 @@ def _write_csv(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     """A header and a line a trial, UTF-8 with empty cells for None; safe to open in a spreadsheet."""
     stream = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(one.name for one in TRIALS)
     count = 0
     for count, row in enumerate(trial_rows(store, chosen), 1):  # noqa: B007 - read behind the loop
         writer.writerow(guarded(cell) for cell in row.values())

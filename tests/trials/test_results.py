@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mlsd.records import Case, Conditions, DrafterSpec, EngineOptions, Losslessness, Status, Trial
-from mlsd.report.tables.columns import ARM
+from mlsd.report.tables.columns import of_arms
 from mlsd.trials.on_or_off import answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, memory_key, pooled_results, prefill_speed
 from tests.analysis.studies import DENSE, MOE, as_measured, blocks, case, failed, lasting, trial
@@ -202,7 +202,9 @@ def test_an_arm_tells_of_its_request_and_memory_and_the_answer_where_they_change
     draft = drafting.drafter.draft
     assert found.memory_bytes == (None if draft is None or draft.n_bytes is None else 10**6 + 500 + draft.n_bytes)
     left = None if found.memory_bytes is None else 4 * 10**6 - found.memory_bytes
-    assert found.memory_left_bytes == left and (left is None or ARM["memory"][1](found).text == "2.00 MB, 2.00 MB left")
+    assert found.memory_left_bytes == left and (
+        left is None or of_arms("memory")[0].get(found).text == "2.00 MB, 2.00 MB left"
+    )
     assert found.pays_from is not None and (found.pays_from.value > 33) == bool(says)
     (answer,) = answers([found])
     assert (

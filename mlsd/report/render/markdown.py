@@ -40,7 +40,7 @@ def _pictures(pictures: Sequence[Picture], figures: str) -> list[str]:
 
 def table_text(table: Table) -> str:
     """One table with its title and note."""
-    head = "| " + " | ".join(escape(head.shown) for head in table.heads) + " |"
+    head = "| " + " | ".join(escape(head.label) for head in table.heads) + " |"
     rule = "|" + "|".join(" --: " if head.numeric else " :-- " for head in table.heads) + "|"
     rows = ["| " + " | ".join(escape(cell.text) for cell in row) + " |" for row in table.rows[:MOST_ROWS]]
     lines = [f"**{escape(table.title)}**", "\n".join([head, rule, *rows])]

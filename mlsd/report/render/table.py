@@ -1,14 +1,15 @@
 """Tables as values: text to show, a key to sort by, and what each column means. No markup."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
 
+from mlsd.columns import Column, Get, column
 from mlsd.records import Record
 from mlsd.stats import Interval
+from mlsd.units import NS_PER_MS, format_bytes
 
-T = TypeVar("T")
-U = TypeVar("U")
 Tone = Literal["", "good", "bad", "caution", "quiet"]
 
 
@@ -16,14 +17,9 @@ class Head(Record, frozen=True, kw_only=True):
     """A column."""
 
     label: str
-    unit: str = ""  # of its numbers, where the cells do not carry it
     trace: str = ""  # the function, column or source of its numbers
     numeric: bool = True
     detail: bool = False  # left out where a terminal is too narrow for every column
-
-    @property
-    def shown(self) -> str:
-        return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
 class Cell(Record, frozen=True, kw_only=True):
@@ -52,40 +48,47 @@ class Table(Record, frozen=True, kw_only=True):
         return self.note if self.rows else self.good_news or self.note
 
 
-Column = tuple[Head, Callable[[T], Cell]]  # of a table whose rows show one T each
-
-
-def table(title: str, rows: Iterable[T], *columns: Column[T], **about: Any) -> Table:
+def table(title: str, rows: Iterable[Any], *columns: Column, **about: Any) -> Table:
     """A table of one row for each of `rows`; `about` are the other fields of `Table`."""
-    made = tuple(tuple(cell(row) for _, cell in columns) for row in rows)
-    return Table(title=title, heads=tuple(head for head, _ in columns), rows=made, **about)
+    heads = (Head(label=c.label, trace=c.meaning, numeric=c.numeric, detail=c.detail) for c in columns)
+    cells = tuple(tuple(formatted(c.get(row), c.format) for c in columns) for row in rows)
+    return Table(title=title, heads=tuple(heads), rows=cells, **about)
 
 
-def words(label: str, value: Callable[[T], object], trace: str = "", *, detail: bool = False) -> Column[T]:
+def words(label: str, value: Get, trace: str = "", *, detail: bool = False) -> Column:
     """A column of words, or of cells; a narrow terminal leaves out what is a `detail`."""
-    return Head(label=label, trace=trace, numeric=False, detail=detail), lambda row: _cell(value(row))
+    return column(label, "", trace, value, label, detail=detail)
 
 
-def numbers(
-    label: str, value: Callable[[T], Cell | int | None], trace: str = "", unit: str = "", *, detail: bool = False
-) -> Column[T]:
+def numbers(label: str, value: Get, trace: str = "", *, detail: bool = False) -> Column:
     """A column of whole numbers, or of cells that hold another number."""
-    return Head(label=label, trace=trace, unit=unit, detail=detail), lambda row: _cell(value(row))
+    return column(label, "n", trace, value, label, detail=detail)
 
 
-def through(of: Callable[[T], U | None], columns: Iterable[Column[U]]) -> tuple[Column[T], ...]:
-    """Columns for rows that hold what these columns show, or hold nothing."""
-
-    def within(cell: Callable[[U], Cell]) -> Callable[[T], Cell]:
-        return lambda row: Cell(text="-") if (found := of(row)) is None else cell(found)
-
-    return tuple((head, within(cell)) for head, cell in columns)
+_DIGITS = re.compile(r"\[?(\d)\]?(.*)")
 
 
-def _cell(value: object) -> Cell:
+def formatted(value: Any, format: str) -> Cell:
+    """A value as the format of its column says; a cell as it is."""
     if isinstance(value, Cell):
         return value
-    return number(value, 0) if isinstance(value, int) and not isinstance(value, bool) else text(value)
+    if value is None or (format == "n+" and not value):
+        return text(None)
+    if isinstance(value, bool):
+        return text("yes" if value else "no")
+    if format in ("n", "n+"):
+        return number(value, 0)
+    if format == "ms":
+        return number(value / NS_PER_MS, 3)
+    if format == "bytes":
+        return Cell(text=format_bytes(round(value)), sort=float(value))
+    found = _DIGITS.match(format)
+    if found is None:
+        return text(value)
+    digits, unit = int(found[1]), found[2]
+    if isinstance(value, Interval):
+        return interval(value, digits, unit)
+    return percent(value, digits) if unit == "%" else number(value, digits, unit)
 
 
 def text(value: object, tone: Tone = "", note: str = "") -> Cell:

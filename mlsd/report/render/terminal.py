@@ -49,7 +49,7 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
     if table.title:
         console.print(Text(_shown(table.title)), style="italic" if color else "")
 
-    heads = [_shown(head.shown) for head in table.heads]
+    heads = [_shown(head.label) for head in table.heads]
     shown_once = cache(_shown)  # most cells of a long table stand in it more than once
     cells = [[shown_once(cell.text) for cell in row] for row in table.rows]
     sizes = [_size(head, [heads[i], *(row[i] for row in cells)]) for i, head in enumerate(table.heads)]

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mlsd.columns import Column, column, inside
 from mlsd.records import Status
-from mlsd.report.render.table import Cell, Column, Table, number, numbers, percent, table, text, through, words
-from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms, times
-from mlsd.stats import Percentiles
+from mlsd.report.render.table import Cell, Table, percent, table, text
+from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms
 from mlsd.trials.results import prefill_speed
 from mlsd.units import counted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.prospects import Prospect, WholeRequest
+    from mlsd.analysis.advise.prospects import Prospect
     from mlsd.measure.parent.tune import TuneRequest, TuneResult
     from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult
     from mlsd.store.rows import Run
     from mlsd.trials.results import ArmResult
-
-_OF = {"p50": "median", "p90": "90th percentile", "p99": "99th percentile"}
-MEANINGS = {  # of the columns that terminals show; the documentation has them
-    **{label: head.trace for label, (head, _) in ARM.items()},
-    "method": "plain decoding, or a method with its draft",
-    "at once": "requests in flight at the same time",
-    "server": "the target and its server program",
-    **{f"first token {share}": f"time from request to first output; {of}" for share, of in _OF.items()},
-    **{f"token {share}": f"mean time per token after the first, per answer; {of}" for share, of in _OF.items()},
-    "ratio": "tok/s over the first server's in the same block; geometric mean over blocks",
-    "predicted": "range of tok/s from own costs and acceptance, with the error of earlier predictions",
-    "of public rows": "range that holds this share of the public rows of such a machine",
-    "speedup range": "range of predicted speedup; narrower, since errors common to plain decoding cancel",
-    "needed MGL": "MGL at which it would equal plain decoding",
-    "needed acceptance": "acceptance that gives this MGL",
-    "decided by": "the biggest cost: without it the speedup would rise most",
-    "without": "that speedup",
-}
 
 
 def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFacts]) -> str:
@@ -69,7 +50,7 @@ def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFact
 def bench_table(arms: Sequence[ArmResult], head: str = "") -> Table:
     """Plain decoding and every method measured beside it; `head` of `head_line`."""
     several = len({one.case.prompt.key for arm in arms for one in arm.trials}) > 1
-    return table(head, arms, *of_arms(*(("prompt",) if several else ()), "arm"), *measured_columns(arms))
+    return table(head, arms, *of_arms("text arm" if several else "arm", text="prompt"), *measured_columns(arms))
 
 
 def server_table(result: ServerResult) -> Table:
@@ -80,54 +61,62 @@ def server_table(result: ServerResult) -> Table:
     prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
     shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
 
+    def name(arm: ArmResult) -> str:
+        engine = "engine " if arm.question.source == "engine" else ""
+        return engine + server_arms.row_name(arm)
+
     def at_once(arm: ArmResult) -> Cell:
         count = arm.question.suite.rpartition("-")[2]
         return text(count if count.isdigit() else "1")
 
     def interval(arm: ArmResult) -> Cell:
-        known = None if arm.ratio is None else bounds(arm.ratio.low, arm.ratio.high)
-        return text(known.text + f" ({arm.effect})" if known is not None and known.sort is not None else None)
-
-    def spread(name: str, of: Callable[[ArmResult], Percentiles | None], share: str) -> Column[ArmResult]:
-        return numbers(f"{name} {share}", lambda arm: number(getattr(of(arm), share, None), 1, " ms"), detail=True)
+        ends = None if arm.ratio is None else bounds(arm.ratio.low, arm.ratio.high)
+        return text(f"{ends.text} ({arm.effect})" if ends is not None and ends.sort is not None else None)
 
     def verdict(arm: ArmResult) -> str:
         return server_arms.verdict_words(arm, deterministic=result.deterministic)
 
+    ratio = "tok/s over the first server's in the same block; geometric mean over blocks"
     return table(
         f"{'Two servers' if rivals else case.target.id}, {shown}, {case.n_predict} output tokens",
         result.results,
-        words(
-            "server" if rivals else "arm",
-            lambda a: f"{'engine ' * (a.question.source == 'engine')}{server_arms.row_name(a)}",
-        ),
+        column("server" if rivals else "arm", "", "the target and its server program" if rivals else "", name),
         *of_arms("gamma"),
-        numbers("at once", at_once, detail=True),
-        *of_arms("tok/s", "plain tok/s", "client tok/s"),
-        *(spread("first token", server_arms.first_token_ms, share) for share in _OF),
-        *(spread("token", server_arms.token_ms, share) for share in _OF),
-        numbers("ratio" if rivals else "speedup", lambda a: times(a.ratio.value if a.ratio else None)),
-        numbers("95 % CI", interval),
-        *of_arms("acceptance", "of output", "MGL", "rounds"),
-        *(() if rivals else (words("verdict", verdict),)),
+        column("at once", "n", "requests in flight at the same time", at_once, detail=True),
+        *of_arms("tok_s plain_tok_s client_tok_s"),
+        *_spreads(),
+        column("ratio", "2x", ratio, "ratio.value") if rivals else of_arms("times")[0],
+        column("95 % CI", "n", "interval of the ratio, corrected for the number of arms", interval),
+        *of_arms("acceptance_rate accepted_of_output mgl rounds"),
+        *(() if rivals else (column("verdict", of=verdict),)),
     )
+
+
+def _spreads() -> Iterator[Column]:
+    """Percentiles of times over the answers of an arm."""
+    from mlsd.analysis.results import server_arms
+
+    first, each = server_arms.first_token_ms, server_arms.token_ms
+    for label, meaning, of in (
+        ("first token", "time from request to first output", first),
+        ("token", "mean time per token after the first, per answer", each),
+    ):
+        for share, words in (("p50", "median"), ("p90", "90th percentile"), ("p99", "99th percentile")):
+            (shown,) = inside(of, [column(f"{label} {share}", "1 ms", f"{meaning}; {words}", share, detail=True)])
+            yield shown
 
 
 def category_table(arms: Sequence[ArmResult]) -> Table:
     """Acceptance of every arm by kind of text."""
     from mlsd.analysis.results.server_arms import by_category, row_name
 
-    drafting = [(arm, rates) for arm in arms if (rates := by_category(arm))]
+    def name(arm: ArmResult) -> str:
+        return f"{row_name(arm)}, gamma {arm.case.gamma}" if arm.case.gamma else row_name(arm)
 
-    def column(kind: str) -> Column[tuple[ArmResult, dict[str, float]]]:
-        return numbers(kind, lambda row: percent(row[1].get(kind)))
-
-    def name(row: tuple[ArmResult, dict[str, float]]) -> str:
-        gamma = row[0].case.gamma
-        return f"{row_name(row[0])}, gamma {gamma}" if gamma else row_name(row[0])
-
-    kinds = dict.fromkeys(kind for _, rates in drafting for kind in rates)
-    return table("Acceptance by kind of text", drafting, words("arm", name), *map(column, kinds))
+    drafting = [{"arm": name(arm), **rates} for arm in arms if (rates := by_category(arm))]
+    kinds = dict.fromkeys(kind for row in drafting for kind in row if kind != "arm")
+    by_kind = (column(kind, "1%", label=kind) for kind in kinds)
+    return table("Acceptance by kind of text", drafting, column("arm"), *by_kind)
 
 
 def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> Table:
@@ -136,47 +125,68 @@ def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> 
     return table(
         f"{request.drafter.name} on {head or request.setting.target.called}",
         result.results,
-        *of_arms("options", "blocks"),
+        *of_arms("options n_blocks"),
         *measured_columns(result.results),
         note=f"Failed: {failed}." if failed else "",
     )
 
 
+def _needed(p: Prospect) -> Cell:
+    if p.gamma == 0:
+        return text(None)
+    least = p.break_even_acceptance
+    return text("loses at 100 %") if least is None else text("any") if least <= 0 else percent(least, 0)
+
+
+def _accepted(p: Prospect) -> Cell:
+    if p.acceptances is None:
+        return text(None)
+    low, high = (f"{100 * end:.0f}" for end in p.acceptances)
+    return text(f"{low} %" if low == high else f"{low} to {high} %")
+
+
+_RANGE = "range of predicted speedup; narrower, since errors common to plain decoding cancel"
+_DECIDED_BY = "the biggest cost: without it the speedup would rise most"
+PROSPECT = (  # of a `Prospect`
+    column("method", "", "plain decoding, or a method with its draft",
+           lambda p: f"{p.name} (measured)" if p.effect else p.name),
+    column("gamma", "n", "the most tokens proposed in a round"),
+    column("tok/s", "1", "predicted", "tok_s.value"),
+    column("predicted", "1", "range of tok/s from own costs and acceptance, with the error of earlier predictions; or "
+           "range that holds this share of the public rows of such a machine",
+           lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
+    column("speedup", "2x", "of the same predictions", "speedup.value"),
+    column("speedup range", "2", _RANGE, lambda p: bounds(p.speedup.low, p.speedup.high)),
+)  # fmt: skip
+REQUEST = (  # of a `WholeRequest`
+    column("first token s", "2", "reading the prompt", "ttft_s"),
+    column("request s", "1", "the whole request", "whole_s.value"),
+    column("pays from token", "n", "output tokens from which the whole request is faster", "pays_from"),
+)
+NEEDED = (  # of a `Prospect`
+    column("accepted", "n", "of proposed tokens", _accepted),
+    column("MGL", "2", "tokens a round adds", lambda p: text("?") if p.acceptance_assumed else p.mgl, detail=True),
+    column("needed MGL", "2", "MGL at which it would equal plain decoding", "break_even_mgl", detail=True),
+    column("needed to pay", "n", "acceptance of proposed tokens that gives this MGL", _needed),
+    column("decided by", "n", _DECIDED_BY, lambda p: text(p.decided_by), detail=True),
+    column("without", "2x", "that speedup", lambda p: p.without_it if p.gamma else None, detail=True),
+)
+
+
 def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: bool) -> Table:
     """Every way to decode, the fastest first; `level` of the intervals, which are of public rows where `modelled`."""
     interval = f"{100 * level:.0f} % {'of public rows' if modelled else 'predicted'}"
+    first = (one._replace(label=interval) if one.label == "predicted" else one for one in PROSPECT)
+    of_request = inside("request", REQUEST) if any(p.request is not None for p in prospects) else ()
+    return table("Predicted decoding", prospects, *first, *of_request, *NEEDED)
 
-    def needed(p: Prospect) -> Cell:
-        if p.gamma == 0:
-            return text(None)
-        found = p.break_even_acceptance
-        return text("loses at 100 %") if found is None else text("any") if found <= 0 else percent(found, 0)
 
-    def accepted(p: Prospect) -> Cell:
-        if p.acceptances is None:
-            return text(None)
-        low, high = (100 * end for end in p.acceptances)
-        return text(f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f} %")
-
-    of_request: tuple[Column[WholeRequest], ...] = (
-        numbers("first token s", lambda r: number(r.ttft_s)),
-        numbers("request s", lambda r: number(None if r.whole_s is None else r.whole_s.value, 1)),
-        numbers("pays from token", lambda r: r.pays_from),
+def meanings() -> dict[str, str]:
+    """What the columns mean that terminals show, by label, for the documentation."""
+    of_servers = (
+        column("at once", "n", "requests in flight at the same time"),
+        column("server", "", "the target and its server program"),
+        *_spreads(),
+        column("ratio", "2x", "tok/s over the first server's in the same block; geometric mean over blocks"),
     )
-    return table(
-        "Predicted decoding",
-        prospects,
-        words("method", lambda p: f"{p.name} (measured)" if p.effect else p.name),
-        numbers("gamma", lambda p: p.gamma),
-        numbers("tok/s", lambda p: number(p.tok_s.value, 1)),
-        numbers(interval, lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
-        numbers("speedup", lambda p: times(p.speedup.value)),
-        numbers("speedup range", lambda p: bounds(p.speedup.low, p.speedup.high)),
-        *(through(attrgetter("request"), of_request) if any(p.request is not None for p in prospects) else ()),
-        numbers("accepted", accepted, "of proposed tokens"),
-        numbers("MGL", lambda p: text("?") if p.acceptance_assumed else number(p.mgl), detail=True),
-        numbers("needed MGL", lambda p: number(p.break_even_mgl), detail=True),
-        numbers("needed to pay", needed, "accepted of proposed tokens"),
-        numbers("decided by", lambda p: text(p.decided_by), detail=True),
-        numbers("without", lambda p: times(p.without_it if p.gamma else None), detail=True),
-    )
+    return {one.label: one.meaning for one in (*ARM, *PROSPECT, *NEEDED, *of_servers) if one.format != "object"}

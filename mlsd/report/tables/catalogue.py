@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from mlsd.report.render.table import Column, Table, numbers, table, text, words
-from mlsd.units import format_bytes
+from mlsd.columns import column
+from mlsd.report.render.table import Cell, Table, table, text
 
 if TYPE_CHECKING:
     from mlsd.drafters.method import MethodInfo
@@ -23,26 +23,19 @@ def model_table(models: Sequence[Listing]) -> Table:
     return table(
         "models",
         models,
-        words("id", lambda m: m.id),
-        words("roles", lambda m: ", ".join(m.roles), detail=True),
-        numbers("size", lambda m: text(format_bytes(m.n_bytes))),
-        words("here", lambda m: yes_or_no(m.here)),
-        words("fits", lambda m: yes_or_no(m.fits_memory)),
-        numbers("parameters", lambda m: text(_count(m.parameters)), detail=True),
-        numbers("active", lambda m: text(_count(m.parameters_active)), detail=True),
-        words("source", lambda m: m.source, detail=True),
+        column("id"),
+        column("roles", of=lambda m: ", ".join(m.roles), detail=True),
+        column("size", "bytes", "", "n_bytes"),
+        column("here", "flag"),
+        column("fits", "flag", "", "fits_memory"),
+        column("parameters", "n", "", lambda m: _count(m.parameters), detail=True),
+        column("active", "n", "", lambda m: _count(m.parameters_active), detail=True),
+        column("source", detail=True),
     )
 
 
-def _count(n: int | None) -> str | None:
-    if n is None:
-        return None
-    return f"{n / 1e9:.2f} B" if n >= 1e8 else f"{n / 1e6:.1f} M"
-
-
-def yes_or_no(value: bool | None) -> str | None:
-    """A yes, a no, or nothing."""
-    return None if value is None else "yes" if value else "no"
+def _count(n: int | None) -> Cell:
+    return text(None if n is None else f"{n / 1e9:.2f} B" if n >= 1e8 else f"{n / 1e6:.1f} M")
 
 
 def methods_table(methods: Sequence[MethodInfo]) -> Table:
@@ -50,9 +43,9 @@ def methods_table(methods: Sequence[MethodInfo]) -> Table:
     return table(
         "Drafting methods",
         methods,
-        words("method", lambda m: m.name),
-        words("what it does", lambda m: m.summary),
-        words("presets", lambda m: ", ".join(preset.name for preset in m.presets) or None),
+        column("method", of="name"),
+        column("what it does", of="summary"),
+        column("presets", of=lambda m: ", ".join(preset.name for preset in m.presets) or None),
     )
 
 
@@ -61,10 +54,10 @@ def options_table(method: MethodInfo) -> Table:
     return table(
         "Options",
         method.options,
-        words("option", lambda o: o.name),
-        words("default", lambda o: "must be given" if o.required else option_text(o.default)),
-        words("values", lambda o: o.values),
-        words("meaning", lambda o: o.meaning),
+        column("option", of="name"),
+        column("default", of=lambda o: "must be given" if o.required else option_text(o.default)),
+        column("values"),
+        column("meaning"),
     )
 
 
@@ -73,10 +66,10 @@ def presets_table(method: MethodInfo) -> Table:
     return table(
         "Presets",
         method.presets,
-        words("preset", lambda p: p.name),
-        words("gamma", lambda p: str(p.gamma)),
-        words("options", lambda p: ", ".join(f"{key}={option_text(v)}" for key, v in p.options.items()) or None),
-        words("source", lambda p: p.source, detail=True),
+        column("preset", of="name"),
+        column("gamma"),
+        column("options", of=lambda p: ", ".join(f"{key}={option_text(v)}" for key, v in p.options.items()) or None),
+        column("source", detail=True),
     )
 
 
@@ -94,9 +87,9 @@ def plan_table(plan: Plan) -> Table:
     return table(
         f"plan of profile {plan.profile}",
         [*suites, ("all", sum(plan.study_trials.values()), plan.paired_baselines)],
-        words("suite", lambda row: row[0]),
-        numbers("study trials", lambda row: row[1]),
-        numbers("paired baselines", lambda row: row[2]),
+        column("suite", of="0"),
+        column("study trials", "n", "", "1"),
+        column("paired baselines", "n", "", "2"),
         note=plan.title and f"{plan.title[0].upper()}{plan.title[1:]}.",
     )
 
@@ -106,38 +99,40 @@ def load_table(found: Forecast) -> Table:
     return table(
         "loads",
         zip(found.memory, found.times, strict=True),
-        words("load", lambda row: " + ".join(row[0].models)),
-        numbers("trials", lambda row: row[1].n_trials),
-        numbers("memory", lambda row: text(row[0].verdict)),
-        numbers("time", lambda row: text(row[1].words)),
-        words("from", lambda row: ", ".join(row[1].sources) or None, detail=True),
+        column("load", of=lambda row: " + ".join(row[0].models)),
+        column("trials", "n", "", "1.n_trials"),
+        column("memory", "n", "", lambda row: text(row[0].verdict)),
+        column("time", "n", "", lambda row: text(row[1].words)),
+        column("from", of=lambda row: ", ".join(row[1].sources) or None, detail=True),
     )
+
+
+class _Held(NamedTuple):
+    """What an arm takes, or all arms of a load together."""
+
+    load: LoadMemory
+    arm: str
+    part: ArmMemory | LoadMemory
+    whole: LoadMemory | None = None  # the load, in the row of all together
 
 
 def memory_table(loads: Sequence[LoadMemory], *, arms: bool = True) -> Table:
     """What every load takes, and with `arms` each of its arms."""
-    rows: list[tuple[LoadMemory, str, ArmMemory | LoadMemory]] = []
+    rows = list[_Held]()
     for load in loads:
-        rows += [(load, arm.arm, arm) for arm in load.arms if arms]
-        rows.append((load, "all together", load))
-
-    def term(name: str) -> Column[tuple[LoadMemory, str, ArmMemory | LoadMemory]]:
-        label = "KV" if name == "kv" else name
-        part = name != "total"
-        return numbers(label, lambda row: text(format_bytes(getattr(row[2], f"{name}_bytes"))), detail=part)
-
-    def whole(name: str) -> Column[tuple[LoadMemory, str, ArmMemory | LoadMemory]]:
-        field = f"{name}_bytes"
-        return numbers(name, lambda row: text(format_bytes(getattr(row[0], field)) if row[2] is row[0] else None))
-
+        rows += [_Held(load, arm.arm, arm) for arm in load.arms if arms]
+        rows.append(_Held(load, "all together", load, load))
     return table(
         "memory",
         rows,
-        words("load", lambda row: " + ".join(row[0].models)),
-        words("arm", lambda row: row[1]),
-        whole("weights"),
-        *map(term, ("kv", "states", "compute", "output")),
-        term("total"),
-        whole("limit"),
-        numbers("verdict", lambda row: text(row[0].verdict if row[2] is row[0] else "")),
+        column("load", of=lambda row: " + ".join(row.load.models)),
+        column("arm"),
+        column("weights", "bytes", "", "whole.weights_bytes"),
+        column("KV", "bytes", "", "part.kv_bytes", detail=True),
+        column("states", "bytes", "", "part.states_bytes", detail=True),
+        column("compute", "bytes", "", "part.compute_bytes", detail=True),
+        column("output", "bytes", "", "part.output_bytes", detail=True),
+        column("total", "bytes", "", "part.total_bytes"),
+        column("limit", "bytes", "", "whole.limit_bytes"),
+        column("verdict", "n", "", lambda row: text("" if row.whole is None else row.whole.verdict)),
     )

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from mlsd.analysis.claims.claim_tests import Decision
 from mlsd.analysis.claims.claims import Claim, ClaimVerdict
+from mlsd.analysis.frames import CLAIMS
 from mlsd.analysis.study.study import Study, attempt
+from mlsd.columns import chosen, column
 from mlsd.planning.prompts import prompt_names
 from mlsd.planning.question import Asked, run_command
 from mlsd.records import Record
-from mlsd.report.render.table import Cell, Table, Tone, interval, significant, table, text, words
+from mlsd.report.render.table import Cell, Table, Tone, interval, significant, table, text
 from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
 from mlsd.store.rows import Run
@@ -129,47 +131,52 @@ def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
     return table(
         "The study's claims",
         verdicts,
-        words("claim", lambda v: v.claim.text),
-        words("here", lambda v: text(v.decision, DECISION_TONES[v.decision])),
-        words("printed", lambda v: v.claim.printed),
-        words("the figure that decides", _deciding),
-        words("of", lambda v: v.scope, "texts, and repeats of each, behind the figure"),
-        words("section", lambda v: v.claim.source.removeprefix("study, "), detail=True),
+        *_CLAIM,
+        *chosen(CLAIMS, "printed"),
+        column("the figure that decides", of=_deciding),
+        column("of", "", "texts, and repeats of each, behind the figure", "scope"),
+        column("section", of=lambda v: v.claim.source.removeprefix("study, "), detail=True),
         id="scoreboard",
         note=f"Not the study's models: {others}. They show directions here and refute nothing of it." if others else "",
     )
+
+
+_CLAIM = (
+    *chosen(CLAIMS, "claim"),
+    column("here", of=lambda v: text(v.decision, DECISION_TONES[v.decision])),
+)
 
 
 def _deciding(verdict: ClaimVerdict) -> Cell:
     effect = verdict.effect
     if effect is None:
         return text(None, "quiet", verdict.sentence)
-    shown = f"{verdict.meaning}: {interval(effect).text}, against {significant(verdict.against or 0.0)}"
-    return Cell(text=shown, sort=shown, note=verdict.sentence)
+    limit = "" if verdict.against is None else f", against {significant(verdict.against)}"
+    return text(f"{verdict.meaning}: {interval(effect).text}{limit}", note=verdict.sentence)
 
 
 def claim_table(study: Study) -> Table:
     """Every published claim, decided on these trials."""
-
-    def effect(verdict: ClaimVerdict) -> Cell:
-        ids, more = verdict.trials, len(verdict.trials) - 30
-        shown = f"trials {', '.join(map(str, ids[:30]))}{f' and {more} more' if more > 0 else ''}" if ids else ""
-        return Cell(text=verdict.sentence, sort=verdict.sentence, note=shown)
-
-    def printed_audit(verdict: ClaimVerdict) -> Cell:
-        counts = verdict.published_audit or {}
-        shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
-        return text(shown or None, "bad" if counts.get("impossible") else "")
-
     return table(
         "What was claimed, and what these trials say",
         study.verdicts,
-        words("claim", lambda v: v.claim.text),
-        words("here", lambda v: text(v.decision, DECISION_TONES[v.decision])),
-        words("effect", effect, "the tooltip names the trials"),
-        words("printed", lambda v: f"{v.claim.printed} ({v.claim.source})"),
-        words("audit of it, rows", printed_audit),
+        *_CLAIM,
+        column("effect", "", "the tooltip names the trials", _effect),
+        column("printed", of=lambda v: f"{v.claim.printed} ({v.claim.source})"),
+        column("audit of it, rows", of=_printed_audit),
         id="claims",
         note="Effects stand over several arms; their intervals are Student's over prompts (of one prompt over blocks), "
         "corrected for the choice of the best: another kind than those of one arm.",
     )
+
+
+def _effect(verdict: ClaimVerdict) -> Cell:
+    ids, more = verdict.trials, len(verdict.trials) - 30
+    shown = f"trials {', '.join(map(str, ids[:30]))}{f' and {more} more' if more > 0 else ''}" if ids else ""
+    return text(verdict.sentence, note=shown)
+
+
+def _printed_audit(verdict: ClaimVerdict) -> Cell:
+    counts = verdict.published_audit or {}
+    shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
+    return text(shown or None, "bad" if counts.get("impossible") else "")

@@ -1,19 +1,20 @@
 """The study's equations and its bandwidth analysis in numbers: predicted beside measured, bytes beside times."""
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mlsd.analysis.frames import BANDWIDTH, EQUATIONS
 from mlsd.analysis.study.equations import Equations, TimedRound, equation_1
 from mlsd.analysis.study.study import Study
 from mlsd.analysis.study.traffic import M2_ULTRA, Pass
 from mlsd.audits import published_tables as published
+from mlsd.columns import chosen, column
 from mlsd.errors import AnalysisError
 from mlsd.report.render.prose import prose
-from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, words
-from mlsd.report.tables.columns import of_their_arms, times
+from mlsd.report.render.table import Table, table
+from mlsd.report.tables.columns import of_their_arms
 from mlsd.stats import Interval
-from mlsd.units import format_bytes, quoted
+from mlsd.units import quoted
 
 SHOWN = (2, 3, 5, 9, 17, 33, 64)  # k of the table of passes; the figure and the frame have all
 _PRINTED = (("moe_q4", "draft_0.8b", "16"), ("dense_9b", "draft_0.8b", "16"))  # rows that a sentence computes
@@ -29,20 +30,11 @@ def equation_table(found: Sequence[Equations]) -> Table:
     return table(
         "Equations 1 and 2 with measured inputs",
         found,
-        *of_their_arms(attrgetter("arm"), "suite", "target", "setting"),
-        words("times from", attrgetter("inputs"), "rounds of these trials, or passes timed without them"),
-        numbers("alpha", lambda e: percent(e.alpha), "accepted / proposed, as the study counts", detail=True),
-        numbers("c", lambda e: number(e.c), "drafting a token, in plain passes", detail=True),
-        *(_ms(name) for name in ("t_seq", "t_draft", "t_verify", "t_rest")),
-        numbers("proposed", lambda e: number(e.proposed_per_round, 1), "a round; equation 2's gamma", detail=True),
-        numbers("MGL", lambda e: number(e.mgl), "tokens committed a round"),
-        numbers("measured speedup", lambda e: interval(e.measured, 2, "x")),
-        *_predicted("Eq. 1", lambda e: e.eq1, "(1 - a^(g+1)) / ((1 - a)(c g + 1))"),
-        *_predicted("Eq. 2", lambda e: e.eq2, "g T_seq / (T_draft + T_verify): counts rejected tokens as output"),
-        *_predicted(
-            "corrected",
-            lambda e: e.corrected,
-            "MGL T_seq / (T_draft + T_verify + rest); of the same rounds that is the measured speedup, no prediction",
+        *of_their_arms("arm", "suite target setting"),
+        *chosen(
+            EQUATIONS,
+            "inputs alpha c t_seq_ms t_draft_ms t_verify_ms t_rest_ms proposed_per_round mgl speedup eq1 eq1_off eq2 "
+            "eq2_off corrected corrected_off",
         ),
         id="equations",
         note="Each predicted speedup is followed by itself over the measured one: 1 is right.",
@@ -54,30 +46,15 @@ def round_table(found: Sequence[TimedRound]) -> Table:
     return table(
         "Equation 2's times with random weights",
         found,
-        words("target", attrgetter("target")),
-        words("draft", attrgetter("draft")),
-        numbers("gamma", attrgetter("gamma")),
-        *map(_ms, ("t_seq", "t_draft", "t_verify")),
-        numbers("T_verify / T_seq", lambda r: number(r.t_verify_ms / r.t_seq_ms)),
-        numbers("Eq. 2", lambda r: times(r.eq2), "g T_seq / (T_draft + T_verify): counts rejected tokens as output"),
-        numbers("needed MGL", lambda r: number(r.needed_mgl), "tokens a round has to commit to pay"),
+        column("target"),
+        column("draft"),
+        column("gamma", "n"),
+        *chosen(EQUATIONS, "t_seq_ms t_draft_ms t_verify_ms"),
+        column("T_verify / T_seq", "2", "", lambda r: r.t_verify_ms / r.t_seq_ms, "T_verify / T_seq"),
+        column("eq2", "2x", "g T_seq / (T_draft + T_verify): counts rejected tokens as output", None, "Eq. 2"),
+        column("needed_mgl", "2", "tokens a round has to commit to pay", None, "needed MGL"),
         id="timed-rounds",
         note="How long passes take holds with random weights; what a draft gets right, and so any speedup, does not.",
-    )
-
-
-def _ms(name: str) -> Column[Any]:
-    shown = name.replace("t_", "T_")
-    return numbers(shown, lambda e: number(getattr(e, f"{name}_ms"), 3), "mean of a round", unit="ms", detail=True)
-
-
-def _predicted(label: str, of: Callable[[Equations], Any], formula: str) -> tuple[Column[Equations], ...]:
-    def part(name: str) -> Callable[[Equations], Any]:
-        return lambda e: None if (found := of(e)) is None else getattr(found, name)
-
-    return (
-        numbers(label, lambda e: times(part("speedup")(e)), formula),
-        numbers(f"{label} / measured", lambda e: interval(part("off")(e)), "1 is right", detail=True),
     )
 
 
@@ -126,32 +103,25 @@ def traffic_table(study: Study) -> Table:
             "No pass of known bytes was timed.", hint=f"Time some: mlsd calibrate MODEL --db {quoted(study.source)}."
         )
 
-    def size(p: Pass) -> Cell:
-        return Cell(text=format_bytes(round(p.read_bytes or 0)), sort=p.read_bytes)
-
-    def of_measured(p: Pass) -> float | None:
-        return p.gb_s / p.roof.gb_s if p.roof is not None and p.roof is not M2_ULTRA else None
-
     return table(
         "Bandwidth (section 5.2): bytes, time, GB/s",
         [*passes, *printed_reads()],
-        words("model", lambda p: p.model),
-        words("from", lambda p: p.source),
-        numbers("k", lambda p: p.k, "positions of the pass"),
-        numbers("reads", size, "of weights"),
-        numbers("ms", lambda p: number(p.ms.value if p.ms else None, 3)),
-        numbers("GB/s", lambda p: number(p.gb_s, 1), "what it reads over its time"),
-        numbers("of measured", lambda p: percent(of_measured(p), 0)),
-        numbers("of the peak", lambda p: percent(p.of_stated(p.gb_s), 0), "as published for the chip"),
-        numbers("all weights, GB/s", lambda p: number(p.claimed_gb_s, 1), "as the study computes it"),
-        numbers("of the peak, so", lambda p: percent(p.of_stated(p.claimed_gb_s), 0), "of that", detail=True),
-        numbers("time a token", lambda p: number(p.time_a_token, 3), "T(k) / (k T(1))"),
-        numbers("bytes a token", lambda p: number(p.bytes_a_token, 3), "bytes(k) / (k bytes(1))"),
-        numbers("the study: 1/k", lambda p: number(p.k and 1 / p.k, 3), "all weights loaded once for k positions"),
-        numbers("GFLOP/s", lambda p: number(p.gflop_s, 1), detail=True),
+        *chosen(BANDWIDTH, "model source k"),
+        column("reads", "bytes", "of weights", lambda p: p.read_bytes or 0),
+        column("ms", "3", "", "ms.value"),
+        *chosen(BANDWIDTH, "gb_s"),
+        column("of measured", "0%", "GB/s over what memory gave here", _of_measured),
+        *chosen(BANDWIDTH, "of_stated claimed_gb_s"),
+        column("so", "0%", "all weights, GB/s, over the peak", lambda p: p.of_stated(p.claimed_gb_s),
+               "of the peak, so", detail=True),
+        *chosen(BANDWIDTH, "time_a_token bytes_a_token claimed_a_token gflop_s"),
         id="traffic",
         note="Where all weights over the time exceed the memory, they were not all read, or stay in a cache.",
-    )
+    )  # fmt: skip
+
+
+def _of_measured(p: Pass) -> float | None:
+    return p.gb_s / p.roof.gb_s if p.roof is not None and p.roof is not M2_ULTRA else None
 
 
 def shown_passes(study: Study) -> list[Pass]:

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
-from mlsd.analysis.results.round_split import RoundKind, RoundSplit, round_split
+from mlsd.analysis.results.round_split import RoundSplit, round_split
 from mlsd.analysis.study.machine_findings import part_key
 from mlsd.analysis.study.study import Study
+from mlsd.columns import Column, column, inside
 from mlsd.engine.parts import PARTS, Part
 from mlsd.errors import AnalysisError
 from mlsd.planning.prompts import KINDS, TASK_KEY
 from mlsd.records import Case
-from mlsd.report.render.table import Cell, Column, Table, interval, number, numbers, percent, table, text, words
-from mlsd.report.tables.columns import ARM, EFFECT_TONES, like, of_their_arms
+from mlsd.report.render.table import Cell, Table, number, table, text
+from mlsd.report.tables.columns import of_arms, of_their_arms
 from mlsd.stats import Interval, grouped
-from mlsd.store.rows import DraftDistance, PassShares
+from mlsd.store.rows import PassShares
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import PART_NAMES
@@ -52,27 +52,24 @@ def pass_table(study: Study) -> Table:
 def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
     """Shares of profiled passes, each of a network by name."""
 
-    def share(part: Part) -> Column[tuple[str, PassShares]]:
+    def share(part: Part) -> Column:
         trace = "parts_ns / sum of parts_ns of profiled passes"
-        return numbers(_LABELS.get(part, part), lambda row: share_cell(row[1], part), trace)
+        return column(part, "1%", trace, lambda row: share_cell(row[1], part), _LABELS.get(part, part))
 
     return table(
         "Where the time of a pass goes (profiled, no speeds)",
         profiled,
-        words("network", lambda row: row[0]),
-        numbers("rows", lambda row: row[1].rows, "positions of the pass, each with an output"),
-        numbers("depth", lambda row: row[1].depth, "positions in the context before it"),
-        numbers("T", lambda row: number(row[1].plain_ns / 1e6, 3), "the fastest plain pass", unit="ms"),
+        column("network", of="0"),
+        column("rows", "n", "positions of the pass, each with an output", "1.rows"),
+        column("depth", "n", "positions in the context before it", "1.depth"),
+        column("T, ms", "3", "the fastest plain pass", lambda row: row[1].plain_ns / 1e6),
         *(share(part) for part in PARTS if any(part in one.parts_ns for _, one in profiled)),
-        numbers(
-            "no outputs",
-            lambda row: percent(row[1].head_by_difference),
-            "(T(k) - T(k without outputs)) / T(k): LM head and sampling a second way",
-        ),
-        numbers("parts / T", lambda row: number(row[1].agreement), "sum of the profiled parts over a plain pass"),
-        numbers("profiled / T", lambda row: number(row[1].inflation), "profiled over plain pass"),
+        column("no outputs", "1%", "(T(k) - T(k without outputs)) / T(k): LM head and sampling a second way",
+               "1.head_by_difference"),
+        column("parts / T", "2", "sum of the profiled parts over a plain pass", "1.agreement"),
+        column("profiled / T", "2", "profiled over plain pass", "1.inflation"),
         id="pass-shares",
-    )
+    )  # fmt: skip
 
 
 def _network(study: Study, key: str, part: str | None) -> str:
@@ -96,28 +93,24 @@ def round_table(case: Case, split: RoundSplit) -> Table:
     return table(
         arm_of(case).setting,
         rows,
-        words("part of a round", lambda row: row[0]),
-        numbers("ms a round", lambda row: number(row[1], 3)),
-        numbers("share", lambda row: percent(row[1] / total if total else None)),
+        column("part of a round", of="0"),
+        column("ms a round", "3", "", "1"),
+        column("share", "1%", "", lambda row: row[1] / total if total else None),
     )
 
 
 def kinds_table(split: RoundSplit) -> Table:
     """Rounds with a proposal beside rounds without."""
-    kinds = [kind for kind in (split.found, split.not_found) if kind is not None]
+    kinds = {"with a proposal": split.found, "without": split.not_found}
+    names = dict.fromkeys(["rounds", *(name for kind in kinds.values() if kind is not None for name in kind.ms)])
 
-    def column(label: str, kind: RoundKind | None) -> Column[str]:
+    def of_kind(label: str) -> Column:
+        kind = kinds[label]
         ms = {} if kind is None else kind.ms
         n_rounds = 0 if kind is None else kind.rounds
-        return numbers(label, lambda name: n_rounds if name == "rounds" else number(ms.get(name), 3))
+        return column(label, "3", "", lambda name: number(n_rounds, 0) if name == "rounds" else ms.get(name))
 
-    return table(
-        "Rounds, ms",
-        dict.fromkeys(["rounds", *(name for kind in kinds for name in kind.ms)]),
-        words("", lambda name: name),
-        column("with a proposal", split.found),
-        column("without", split.not_found),
-    )
+    return table("Rounds, ms", names, column("name", "", "", lambda name: name, ""), *map(of_kind, kinds))
 
 
 # --- methods by task: the tables of the small-model study (seed 004, tables 4, 6 and 7) for any models ---------------
@@ -151,23 +144,23 @@ def methods_by_kind(study: Study) -> list[MethodRow]:
     return [MethodRow(one, by_kind.get(method(one), {})) for one in own]
 
 
-def kind_table(study: Study, label: str) -> Table:
-    """Speedup, MGL or acceptance (a label) of each method on each kind of task."""
+def kind_table(study: Study, name: str) -> Table:
+    """Speedup, MGL or acceptance (a column of an arm) of each method on each kind of task."""
     rows = methods_by_kind(study)
-    head, cell = (ARM["speedup [95 % CI]"][0], _speedup_cell) if label == "speedup" else ARM[label]
-
-    def of_kind(kind: str) -> Column[MethodRow]:
-        shown = kind.replace("_", " ")
-        return numbers(shown, lambda row: cell(row.by_kind[kind]) if kind in row.by_kind else None, head.trace)
-
+    (shown,) = of_arms(name)
+    label = shown.label.removesuffix(" [95 % CI]")
+    by_kind = (
+        inside(lambda row, kind=kind: row.by_kind.get(kind), [shown._replace(label=kind.replace("_", " "))])  # type: ignore[misc]
+        for kind in kinds_of(rows)
+    )
     return table(
         f"{label[0].upper()}{label[1:]} of each method by task",
         rows,
-        words("target", lambda row: row.overall.case.target.id),
-        words("method", lambda row: _method_cell(row.overall)),
-        numbers("gamma", lambda row: row.overall.case.gamma),
-        numbers("all tasks", lambda row: cell(row.overall), head.trace),
-        *map(of_kind, kinds_of(rows)),
+        *of_their_arms("overall", "target"),
+        column("method", of=lambda row: _method_cell(row.overall)),
+        *of_their_arms("overall", "gamma"),
+        *of_their_arms("overall", name, **{name: "all tasks"}),
+        *(of_kind for (of_kind,) in by_kind),
         id=f"methods-{label.lower()}",
         interactive=True,
     )
@@ -190,47 +183,42 @@ def _method_cell(arm: ArmResult) -> Cell:
     return text(arm.arm.name)
 
 
-def _speedup_cell(arm: ArmResult) -> Cell:
-    if not arm.timed:
-        return text("not timed", "quiet")
-    if arm.ratio is None:
-        return text(None, note=arm.why_not or "no valid pair")
-    return interval(arm.ratio, tone=EFFECT_TONES[arm.effect])
+class _Timed(NamedTuple):
+    """A method over all tasks, and its rounds by part."""
+
+    arm: ArmResult
+    split: RoundSplit
+
+    @property
+    def inside(self) -> str | None:
+        parts = (f"{name} {ms:.2f}" for inner in self.split.inside_ms.values() for name, ms in inner.items())
+        return ", ".join(parts) or None
 
 
 def timing_table(study: Study) -> Table:
     """Mean time of a round by part, and what is known inside the parts; of trials whose times are the method's."""
-
-    def part(name: str) -> Column[tuple[ArmResult, RoundSplit]]:
-        return like(name, lambda row: number(row[1].ms_per_round[name]))
-
-    def inside(row: tuple[ArmResult, RoundSplit]) -> str | None:
-        return ", ".join(f"{name} {ms:.2f}" for own in row[1].inside_ms.values() for name, ms in own.items()) or None
-
-    drafting = [arm for arm in tasks(study.pooled) if not arm.is_plain]
     timed = [
         (arm, [one for one in arm.trials if one.trial.valid and one.trial.decode_ns and one.whole.rounds])
-        for arm in drafting
+        for arm in tasks(study.pooled)
+        if not arm.is_plain
     ]
+    parts = (column(name, "2", "ms per round", f"split.ms_per_round.{name}", detail=True) for name in PART_NAMES)
     return table(
         "Where the time of a round goes",
-        [(arm, round_split(trials)) for arm, trials in timed if trials],
-        *of_their_arms(itemgetter(0), "target"),
-        words("method", lambda row: _method_cell(row[0])),
-        *of_their_arms(itemgetter(0), "gamma"),
-        like("rounds", lambda row: row[1].rounds),
-        like("ms/round", lambda row: number(sum(row[1].ms_per_round.values()))),
-        *map(part, PART_NAMES),
-        *of_their_arms(itemgetter(0), "MGL", "break-even MGL"),
-        words("of it, ms a round", inside, "Trial.stats, and what is left of rollback"),
-        numbers(
-            "LM head of a draft step",
-            lambda row: share_cell(study.machine.draft_step(row[0].case), "head"),
-            "mlsd calibrate parts: its share of a profiled pass, no speed",
-        ),
+        [_Timed(arm, round_split(trials)) for arm, trials in timed if trials],
+        *of_their_arms("arm", "target"),
+        column("method", of=lambda row: _method_cell(row.arm)),
+        *of_their_arms("arm", "gamma"),
+        column("rounds", "n", "of all trials that count", "split.rounds", detail=True),
+        column("ms/round", "2", "the sum of its parts", lambda row: sum(row.split.ms_per_round.values()), detail=True),
+        *parts,
+        *of_their_arms("arm", "mgl break_even_mgl"),
+        column("of it, ms a round", "", "Trial.stats, and what is left of rollback", "inside"),
+        column("LM head of a draft step", "1%", "mlsd calibrate parts: its share of a profiled pass, no speed",
+               lambda row: share_cell(study.machine.draft_step(row.arm.case), "head")),
         id="methods-timing",
         interactive=True,
-    )
+    )  # fmt: skip
 
 
 def distance_table(study: Study) -> Table:
@@ -239,35 +227,35 @@ def distance_table(study: Study) -> Table:
     Raises: AnalysisError when no method with a drafting model of its own was compared.
     """
     compared = [
-        (arm, found)
+        (arm, distance)
         for arm in study.pooled
-        if arm.n_valid and not arm.is_plain and (found := study.distances.get(arm.trials[0].trial.case_id))
+        if arm.n_valid and not arm.is_plain and (distance := study.distances.get(arm.trials[0].trial.case_id))
     ]
     if not compared:
         raise AnalysisError(
             "No model that drafts was compared with its target.", hint="Compare them: mlsd run E --distances."
         )
 
-    def ratio(row: tuple[ArmResult, DraftDistance]) -> Cell:
-        found = row[1]
-        return interval(Interval(value=found.ratio, low=found.ratio_low, high=found.ratio_high, n=found.n_tokens))
-
-    def variation(row: tuple[ArmResult, DraftDistance]) -> Cell:
+    def variation(row: Any) -> Cell:
         return number(row[1].total_variation, 3, note=f"standard error {row[1].total_variation_error:.3f}")
+
+    def ratio(row: Any) -> Interval:
+        far = row[1]
+        return Interval(value=far.ratio, low=far.ratio_low, high=far.ratio_high, n=far.n_tokens)
 
     return table(
         "What predicts acceptance: the drafting model against its target",
         sorted(compared, key=lambda row: (row[0].case.target.id, row[1].ratio)),
-        *of_their_arms(itemgetter(0), "target", "arm", "gamma", "text"),
-        numbers("perplexity ratio", ratio, "draft / target on one text"),
-        numbers("total variation", variation, "mean over positions of half the sum of |p - q|"),
-        numbers("same likeliest token", lambda row: percent(row[1].agreement)),
-        *of_their_arms(itemgetter(0), "acceptance"),
+        *of_their_arms("0", "target arm gamma text"),
+        column("perplexity ratio", "[2]", "draft / target on one text", ratio),
+        column("total variation", "3", "mean over positions of half the sum of |p - q|", variation),
+        column("same likeliest token", "1%", "", "1.agreement"),
+        *of_their_arms("0", "acceptance_rate"),
         id="methods-distance",
     )
 
 
 METHOD_TABLES: list[Callable[[Study], Table]] = [
-    *(partial(kind_table, label=label) for label in ("speedup", "MGL", "acceptance")),
+    *(partial(kind_table, name=name) for name in ("speedup", "mgl", "acceptance_rate")),
     *(distance_table, timing_table, pass_table),
 ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -17,15 +16,15 @@ from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
 from mlsd.audits import published_tables as published
 from mlsd.audits.rows import RowAudit
+from mlsd.columns import column
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import Profile, find_profile
 from mlsd.records import Record
-from mlsd.report.render.table import Cell, Column, Table, number, numbers, table, text, words
-from mlsd.report.tables.columns import ARM, effect_cell, experts, millions, of_their_arms
+from mlsd.report.render.table import Cell, Table, table, text
+from mlsd.report.tables.columns import effect_cell, experts, millions, of_their_arms
 from mlsd.report.tables.records import TONES
 from mlsd.stats import grouped
 from mlsd.trials.results import ArmResult
-from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +40,7 @@ ROLES = {
     "draft_0.8b": "draft-small",
     "draft_2b": "draft-medium",
 }
+_NOT_MEASURED = text("not measured", "quiet")
 
 
 class StudyRow(Record, frozen=True, kw_only=True):
@@ -53,6 +53,10 @@ class StudyRow(Record, frozen=True, kw_only=True):
     @property
     def gamma(self) -> int:
         return int(self.cells["gamma"])
+
+    @property
+    def printed(self) -> str:
+        return f"{self.cells['speedup']}x, {self.cells['acceptance_percent']} %, {self.cells['tok_s']}"
 
     @property
     def pair(self) -> str:
@@ -118,18 +122,16 @@ def table_1(study: Study) -> Table:
     own = study.environment
     memory = None if own.memory_bytes is None else f"{own.memory_bytes / 2**30:.0f} GiB"
     peak = None if own.peak_bandwidth_gb_s is None else f"{own.peak_bandwidth_gb_s:g} GB/s"
-    cores = None if own.logical_cores is None else str(own.logical_cores)
-    here = (own.chip, memory, peak, own.device, cores, own.llama_cpp_build)
-    printed = ("Apple M2 Ultra", "192 GB LPDDR5", "800 GB/s", "76 (Metal)", "24 (16P + 8E)", "llama.cpp v8240/8280")
-    names = ("chip", "memory", "memory bandwidth", "GPU cores or device", "CPU cores", "llama.cpp")
-    return table(
-        "Table 1: hardware",
-        zip(names, printed, here, strict=True),
-        words("component", itemgetter(0)),
-        words("printed", itemgetter(1)),
-        words("here", itemgetter(2)),
-        id="table-1",
+    rows = (
+        ("chip", "Apple M2 Ultra", own.chip),
+        ("memory", "192 GB LPDDR5", memory),
+        ("memory bandwidth", "800 GB/s", peak),
+        ("GPU cores or device", "76 (Metal)", own.device),
+        ("CPU cores", "24 (16P + 8E)", own.logical_cores),
+        ("llama.cpp", "llama.cpp v8240/8280", own.llama_cpp_build),
     )
+    columns = (column("component", of="0"), column("printed", of="1"), column("here", of="2"))
+    return table("Table 1: hardware", rows, *columns, id="table-1")
 
 
 def table_2(study: Study) -> Table:
@@ -138,15 +140,15 @@ def table_2(study: Study) -> Table:
     return table(
         "Table 2: models",
         [(row.cells, study.facts.get(ours.get(row.cells["id"], ""))) for row in printed_rows("table 2")],
-        words("study's id", lambda row: row[0]["id"]),
-        words("printed model", lambda row: row[0]["model"]),
-        words("active, total, 10⁹", lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
-        words("role", lambda row: row[0]["role"]),
-        words("ours in its place", lambda row: ours.get(row[0]["id"])),
-        numbers("active, 10⁶", lambda row: millions(row[1].n_parameters_active if row[1] else None, 1)),
-        numbers("total, 10⁶", lambda row: millions(row[1].n_parameters if row[1] else None, 1)),
-        words("experts", lambda row: row[1] and experts(row[1])),
-        numbers("weights", lambda row: text(format_bytes(row[1].weight_bytes) if row[1] else None)),
+        column("study's id", of="0.id"),
+        column("printed model", of="0.model"),
+        column("active, total, 10⁹", of=lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
+        column("role", of="0.role"),
+        column("ours in its place", of=lambda row: ours.get(row[0]["id"])),
+        column("active, 10⁶", "1", "", lambda row: millions(row[1] and row[1].n_parameters_active)),
+        column("total, 10⁶", "1", "", lambda row: millions(row[1] and row[1].n_parameters)),
+        column("experts", of=lambda row: experts(row[1])),
+        column("weights", "bytes", "", "1.weight_bytes"),
         id="table-2",
         note=f"{note} {_FILES}".strip(),
     )
@@ -169,11 +171,11 @@ def table_3(study: Study) -> Table:
     return table(
         "Table 3: suites",
         [(row.cells, (own | {"total": total}).get(row.cells["suite"])) for row in printed_rows("table 3")],
-        words("suite", lambda row: row[0]["suite"]),
-        words("what", lambda row: row[0].get("what")),
-        numbers("printed runs", lambda row: int(row[0]["runs"])),
-        numbers("trials here", lambda row: int(row[1]["size"]) if row[1] else text("not measured", "quiet")),
-        numbers("of them valid", lambda row: int(row[1]["sum"]) if row[1] else None),
+        column("suite", of="0.suite"),
+        column("what", of="0.what"),
+        column("printed runs", "n", "", lambda row: int(row[0]["runs"])),
+        column("trials here", "n", "", lambda row: int(row[1]["size"]) if row[1] else _NOT_MEASURED),
+        column("of them valid", "n", "", lambda row: int(row[1]["sum"]) if row[1] else None),
         id="table-3",
         note="Trials here include the plain ones measured beside every speculative trial, which the study has not.",
     )
@@ -189,14 +191,13 @@ def table_4(study: Study) -> Table:
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,
-        words("study's model", lambda row: row[0]["target"]),
-        words("active, total, 10⁹", lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
-        numbers("printed tok/s", lambda row: text(row[0]["tok_s"])),
-        words("ours in its place", lambda row: row[1], "the profile of the latest run"),
-        numbers("tok/s", lambda row: ARM["tok/s"][1](row[2]) if row[2] else text("not measured", "quiet")),
-        numbers("ours / printed", lambda row: _ratio(row[2].tok_s if row[2] else None, row[0]["tok_s"].split()[0])),
-        *of_their_arms(itemgetter(2), "spread", "suite", "output tokens"),
-        numbers("trials", lambda row: row[2].n_valid if row[2] else None),
+        column("study's model", of="0.target"),
+        column("active, total, 10⁹", of=lambda row: f"{row[0]['active_b']}, {row[0]['total_b']}"),
+        column("printed tok/s", "n", "", lambda row: text(row[0]["tok_s"])),
+        column("ours in its place", "", "the profile of the latest run", "1"),
+        column("tok/s", "1", "", lambda row: row[2].tok_s if row[2] else _NOT_MEASURED),
+        column("ours / printed", "2", "", lambda row: _over(row[2] and row[2].tok_s, row[0]["tok_s"].split()[0])),
+        *of_their_arms("2", "spread suite n_predict n_valid"),
         id="table-4",
         note=f"{note} {measured_apart(_plain_of(rows, study))}".strip(),
     )
@@ -211,64 +212,52 @@ def _plain_of(rows: Sequence[tuple[dict[str, str], str | None, ArmResult | None]
 
 def table_5(study: Study) -> Table:
     """Speculative decoding: the study's rows, printed, ours, and the ratio."""
-
-    def of_printed(row: StudyRow) -> Cell:
-        return _ratio(row.ours.ratio.value if row.ours and row.ours.ratio else None, row.cells["speedup"])
-
     return table(
         "Table 5: speculative decoding",
         study_rows(study),
-        words("study's pair", lambda row: row.pair),
-        numbers("gamma", lambda row: row.gamma),
-        numbers("printed tok/s", lambda row: text(row.cells["tok_s"])),
-        numbers("printed speedup", lambda row: text(f"{row.cells['speedup']}x")),
-        numbers("printed α, %", lambda row: text(row.cells["acceptance_percent"])),
-        words("audit of it", lambda row: _audit_cell(row.verdict)),
-        words("ours", lambda row: row.ours and f"{row.ours.case.target.id} + {row.ours.label}"),
-        *of_their_arms(attrgetter("ours"), "tok/s", "speedup [95 % CI]"),
-        numbers("ours / printed", of_printed, "of the speedup"),
-        words("effect", lambda row: effect_cell(row.ours)),
-        *of_their_arms(attrgetter("ours"), "acceptance", "MGL"),
+        column("study's pair", of="pair"),
+        column("gamma", "n"),
+        column("printed tok/s", "n", "", lambda row: text(row.cells["tok_s"])),
+        column("printed speedup", "n", "", lambda row: text(f"{row.cells['speedup']}x")),
+        column("printed α, %", "n", "", lambda row: text(row.cells["acceptance_percent"])),
+        column("audit of it", of=lambda row: _audit_cell(row.verdict)),
+        column("ours", of=lambda row: row.ours and f"{row.ours.case.target.id} + {row.ours.label}"),
+        *of_their_arms("ours", "tok_s speedup"),
+        column("ours / printed", "2", "of the speedup",
+               lambda row: _over(row.ours and row.ours.ratio and row.ours.ratio.value, row.cells["speedup"])),
+        column("effect", of=lambda row: effect_cell(row.ours)),
+        *of_their_arms("ours", "acceptance_rate mgl"),
         id="table-5",
         note=f"{_other_models(study)} Arms in no row of the study stand under All settings.".strip(),
-    )
+    )  # fmt: skip
+
+
+_DRAFTS, _PRINTED = ("draft_0.8b", "draft_2b"), "speedup, acceptance, tok/s"
 
 
 def table_6(study: Study) -> Table:
     """The two drafts on the mixtures of experts, side by side."""
     rows = {(row.cells["target"], row.gamma, row.cells["draft"]): row for row in study_rows(study)}
-    places = [(t, g) for t, g, draft in rows if draft == "draft_0.8b" and (t, g, "draft_2b") in rows]
-
-    def printed(draft: str) -> Column[tuple[str, int]]:
-        def cell(place: tuple[str, int]) -> Cell:
-            cells = rows[place[0], place[1], draft].cells
-            return text(f"{cells['speedup']}x, {cells['acceptance_percent']} %, {cells['tok_s']}")
-
-        return numbers(f"{draft} printed", cell, "speedup, acceptance, tok/s")
-
-    def ours(draft: str) -> tuple[Column[tuple[str, int]], ...]:
-        def arm(place: tuple[str, int]) -> ArmResult | None:
-            return rows[place[0], place[1], draft].ours
-
-        own = of_their_arms(arm, "speedup [95 % CI]", "acceptance", "tok/s")
-        return tuple((structs.replace(head, label=f"{draft} here: {head.label}"), get) for head, get in own)
+    places = [(t, g) for t, g, draft in rows if draft == _DRAFTS[0] and (t, g, _DRAFTS[1]) in rows]
 
     return table(
         "Table 6: the two drafts",
-        places,
-        words("target", itemgetter(0)),
-        numbers("gamma", itemgetter(1)),
-        printed("draft_0.8b"),
-        printed("draft_2b"),
-        *ours("draft_0.8b"),
-        *ours("draft_2b"),
+        [(*place, *(rows[(*place, draft)] for draft in _DRAFTS)) for place in places],
+        column("target", of="0"),
+        column("gamma", "n", "", "1"),
+        *(column(draft, "", _PRINTED, f"{i}.printed", f"{draft} printed") for i, draft in enumerate(_DRAFTS, 2)),
+        *(
+            one._replace(label=f"{draft} here: {one.label}")
+            for i, draft in enumerate(_DRAFTS, 2)
+            for one in of_their_arms(f"{i}.ours", "speedup acceptance_rate tok_s")
+        ),
         id="table-6",
         note=_other_models(study),
     )
 
 
-def _ratio(ours: float | None, printed: str) -> Cell:
-    return number(None if ours is None else ours / float(printed))
+def _over(ours: float | None, printed: str) -> float | None:
+    return None if ours is None else ours / float(printed)
 
 
 def table_f(study: Study) -> Table:
@@ -283,13 +272,11 @@ def table_f(study: Study) -> Table:
     return table(
         "Figure 5 as a table: prompt length",
         rows,
-        words("arm", lambda row: f"{row[0].case.target.id} + {row[0].setting}"),
-        numbers("prompt tokens", lambda row: row[1] or text(row[0].text), "the case's prompt"),
-        *of_their_arms(
-            itemgetter(0), "output tokens", "plain tok/s", "tok/s", "speedup [95 % CI]", "effect", "acceptance"
-        ),
-        numbers("printed speedup", lambda row: text(row[2] and caption(row[2]))),
-        words("audit of it", lambda row: row[2] and _audit_cell(row[2].verdict)),
+        column("arm", of=lambda row: f"{row[0].case.target.id} + {row[0].setting}"),
+        column("prompt tokens", "n", "the case's prompt", lambda row: row[1] or text(row[0].text)),
+        *of_their_arms("0", "n_predict plain_tok_s tok_s speedup effect acceptance_rate"),
+        column("printed speedup", "n", "", lambda row: text(row[2] and caption(row[2]))),
+        column("audit of it", of=lambda row: row[2] and _audit_cell(row[2].verdict)),
         id="table-f",
         note="The study's caption prints two values: 1.26 at 32 tokens, about 1.19 from 256 tokens on."
         if rows

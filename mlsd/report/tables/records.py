@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mlsd.analysis.frames import ROUNDS
+from mlsd.columns import chosen, column, inside
+from mlsd.formats.tables import TRIALS
 from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.records import Environment
-from mlsd.report.render.table import Cell, Column, Table, Tone, number, numbers, percent, table, text, words
-from mlsd.report.tables.columns import experts, like, millions
+from mlsd.report.render.table import Cell, Table, Tone, table, text
+from mlsd.report.tables.columns import experts, millions
 from mlsd.stats import grouped
 from mlsd.trials.arms import arm_named, arm_of
 from mlsd.units import NS_PER_MS, format_bytes
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from mlsd.audits.rows import RowAudit
     from mlsd.lab.machine import Card, Doing
     from mlsd.measure.messages import Check, Probed
-    from mlsd.records import Round, Trial
+    from mlsd.records import ModelFacts, Trial
     from mlsd.store.rows import Run
     from mlsd.trials.results import Measured
 
@@ -55,8 +58,8 @@ def environment_table(study: Study) -> Table:
     return table(
         "Environment",
         rows,
-        words("what", lambda row: row[0]),
-        words("value", lambda row: row[1], "table run: environment of the latest run"),
+        column("what", of="0"),
+        column("value", "", "table run: environment of the latest run", "1"),
         id="environment",
     )
 
@@ -79,21 +82,22 @@ def machine_rows(environment: Environment, missing: Mapping[str, str] | None = N
 
 def models_table(study: Study) -> Table:
     """The models by content."""
-    return table(
-        "Models",
-        study.facts.items(),
-        words("model", lambda row: row[0]),
-        words("SHA-256", lambda row: text((row[1].ref.sha256 or "not hashed")[:16], note=row[1].ref.sha256 or "")),
-        words("architecture", lambda row: row[1].architecture),
-        numbers("parameters, 10⁶", lambda row: millions(row[1].n_parameters)),
-        numbers("active, 10⁶", lambda row: millions(row[1].n_parameters_active)),
-        words("weights", lambda row: format_bytes(row[1].weight_bytes)),
-        words("read a token", lambda row: format_bytes(row[1].active_bytes)),
-        words("experts", lambda row: experts(row[1])),
-        words("tensors by type", lambda row: ", ".join(f"{kind} {n}" for kind, n in row[1].tensor_types.items())),
-        words("note", lambda row: text("random weights" if row[1].synthetic else "", "caution")),
-        id="models",
+
+    def types(facts: ModelFacts) -> str:
+        return ", ".join(f"{kind} {n}" for kind, n in facts.tensor_types.items())
+
+    of_facts = (
+        column("SHA-256", of=lambda f: text((f.ref.sha256 or "not hashed")[:16], note=f.ref.sha256 or "")),
+        column("architecture"),
+        column("parameters, 10⁶", "2", "", lambda f: millions(f.n_parameters)),
+        column("active, 10⁶", "2", "", lambda f: millions(f.n_parameters_active)),
+        column("weights", "bytes", "", "weight_bytes"),
+        column("read a token", "bytes", "", "active_bytes"),
+        column("experts", of=experts),
+        column("tensors by type", of=types),
+        column("note", of=lambda f: text("random weights" if f.synthetic else "", "caution")),
     )
+    return table("Models", study.facts.items(), column("model", of="0"), *inside("1", of_facts), id="models")
 
 
 def warning_table(study: Study) -> Table:
@@ -109,10 +113,10 @@ def warning_table(study: Study) -> Table:
     return table(
         "Warnings",
         rows,
-        words("code", lambda row: row[0]),
-        numbers("times", lambda row: row[1]),
-        words("what (the first)", lambda row: row[2]),
-        words("what to do", lambda row: row[3]),
+        column("code", of="0"),
+        column("times", "n", "", "1"),
+        column("what (the first)", of="2"),
+        column("what to do", of="3"),
         id="warnings",
         good_news="nothing speaks against these trials.",
     )
@@ -127,17 +131,18 @@ def audit_table(study: Study) -> Table:
     return table(
         "Audit of these trials",
         rows[:200],
-        words("trial", lambda row: row[0]["label"]),
-        words(
-            "arm", lambda row: ", ".join(str(row[0][f]) for f in ("target", "draft", "gamma", "prompt") if f in row[0])
-        ),
-        words("verdict", lambda row: text(row[1].verdict, TONES[row[1].verdict])),
-        words("rule", lambda row: row[1].rule),
-        words("why", lambda row: row[1].sentence),
+        column("trial", of="0.label"),
+        column("arm", of=lambda row: ", ".join(str(row[0][f]) for f in _NAMING if f in row[0])),
+        column("verdict", of=lambda row: text(row[1].verdict, TONES[row[1].verdict])),
+        column("rule", of="1.rule"),
+        column("why", of="1.sentence"),
         id="audit",
         good_news=f"{len(found.rows)} finished trials, all possible; none is doubted.",
         note=f"{len(found.rows)} finished trials: {counts}.{more}",
     )
+
+
+_NAMING = ("target", "draft", "gamma", "prompt")
 
 
 def trial_table(study: Study) -> Table:
@@ -157,9 +162,6 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     """Trials as the store's view `trial_summary` has them, one a row."""
     known = [{k: None if v is None or v != v or str(v) == "<NA>" else v for k, v in row.items()} for row in rows]
 
-    def whole(field: str) -> Callable[[Mapping[str, Any]], Cell]:
-        return lambda row: number(_real(row[field]), 0)
-
     def judged(row: Mapping[str, Any]) -> Cell:
         found = audited.get(f"trial {row['trial_id']}")
         if found is None:
@@ -170,23 +172,13 @@ def trials_table(rows: Iterable[Mapping[Any, Any]], audited: Mapping[str, RowAud
     return table(
         "Every trial",
         known,
-        numbers("trial", whole("trial_id"), detail=True),
-        words("suite", lambda row: row["suite"], detail=True),
-        words("target", lambda row: row["target"]),
-        words("arm", lambda row: arm_named(str(row["drafter"]), row["draft"], row.get("options") or "").name),
-        numbers("gamma", whole("gamma")),
-        words("prompt", lambda row: row["prompt"], detail=True),
-        numbers("repeat", whole("repeat"), detail=True),
-        numbers("prompt tokens", whole("n_prompt"), detail=True),
-        numbers("tokens", whole("n_tokens"), detail=True),
-        like("tok/s", lambda row: number(_real(row["decode_tok_s"]), 1)),
-        like("rounds", whole("rounds")),
-        like("acceptance", lambda row: percent(_real(row["acceptance_rate"]))),
-        like("of output", lambda row: percent(_real(row["accepted_of_output"]))),
-        like("MGL", lambda row: number(_real(row["mgl"]))),
-        words("output", _output, "losslessness against plain greedy decoding"),
-        words("valid", _valid, "every call succeeded, rollback exact, output lossless"),
-        *((words("audit", judged),) if audited else ()),
+        *chosen(TRIALS, "trial_id suite target"),
+        column("arm", of=lambda row: arm_named(str(row["drafter"]), row["draft"], row.get("options") or "").name),
+        *chosen(TRIALS, "gamma prompt repeat n_prompt n_tokens decode_tok_s rounds acceptance_rate accepted_of_output"),
+        *chosen(TRIALS, "mgl"),
+        column("output", "", "losslessness against plain greedy decoding", _output),
+        column("valid", "", "every call succeeded, rollback exact, output lossless", _valid),
+        *((column("audit", of=judged),) if audited else ()),
         id="trials",
         note=note,
         interactive=True,
@@ -199,7 +191,7 @@ _OUTPUT_TONES: dict[str, Tone] = {"diverged": "bad", "failed": "bad", "not_judge
 def _output(row: Mapping[str, Any]) -> Cell:
     """The verdict, and what decided about an output that differs from plain decoding."""
     output = "failed" if row["status"] == "failed" else row["verdict"] or "not greedy"
-    rate, gap, tolerance = (_real(row.get(name)) for name in ("differences_per_1000", "worst_gap", "tolerance"))
+    rate, gap, tolerance = (row.get(name) for name in ("differences_per_1000", "worst_gap", "tolerance"))
     why = ""
     if rate is not None and gap is not None and tolerance is not None:
         why = f"{rate:.1f} of 1,000 tokens differ, by up to {gap:.3g} logits; noise explains {tolerance:.3g}"
@@ -215,21 +207,17 @@ def _valid(row: Mapping[str, Any]) -> Cell:
     return text(f"no: {reason}"[:60] if reason else "no", "bad", reason)
 
 
-def _real(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
-
-
 def probe_table(found: Probed) -> Table:
     """Rollback strategies as they were tried on a model."""
     return table(
         f"{found.model.id} on {found.device} ({found.backend}), contexts of {found.n_ctx:,} positions",
         found.checks,
-        words("as a", lambda row: row.role),
-        words("strategy", lambda row: row.strategy),
-        numbers("gamma", lambda row: number(row.gamma, 0)),
-        words("exact", lambda row: "yes" if row.exact else "no"),
-        numbers("logits off by", lambda row: number(row.max_logit_diff, 6)),
-        numbers("rounding explains", lambda row: number(row.tolerance, 6)),
+        column("as a", of="role"),
+        column("strategy"),
+        column("gamma", "n"),
+        column("exact", "flag"),
+        column("logits off by", "6", "", "max_logit_diff"),
+        column("rounding explains", "6", "", "tolerance"),
     )
 
 
@@ -237,19 +225,19 @@ def runs_table(runs: Iterable[Run]) -> Table:
     """Invocations that measured into a database."""
 
     def suites(run: Run) -> str:
-        found = run.plan.get("suites") or ()
-        return found if isinstance(found, str) else " ".join(found)
+        names = run.plan.get("suites") or ()
+        return names if isinstance(names, str) else " ".join(names)
 
     return table(
         "Runs",
         runs,
-        words("run", lambda run: str(run.id)),
-        words("status", lambda run: run.status),
-        words("started", lambda run: run.started_at[:19]),
-        words("suites", suites),
-        words("chip", lambda run: run.environment.chip),
-        words("backend", lambda run: run.environment.backend, detail=True),
-        words("llama.cpp", lambda run: run.environment.llama_cpp_build, detail=True),
+        column("run", of="id"),
+        column("status"),
+        column("started", of=lambda run: run.started_at[:19]),
+        column("suites", of=suites),
+        column("chip", of="environment.chip"),
+        column("backend", of="environment.backend", detail=True),
+        column("llama.cpp", of="environment.llama_cpp_build", detail=True),
     )
 
 
@@ -259,10 +247,10 @@ def checks_table(title: str, checks: Iterable[Check]) -> Table:
     return table(
         title,
         checks,
-        words("check", lambda check: check.name),
-        words("of", lambda check: check.subject),
-        words("holds", lambda check: text(*held[check.ok])),
-        words("found", lambda check: check.answer),
+        column("check", of="name"),
+        column("of", of="subject"),
+        column("holds", of=lambda check: text(*held[check.ok])),
+        column("found", of="answer"),
     )
 
 
@@ -289,18 +277,13 @@ def trial_card(stored: Measured) -> Table:
     proposed, accepted = sum(r.proposed for r in trial.rounds), sum(r.accepted for r in trial.rounds)
     rows.append(("rounds", f"{len(trial.rounds)}, {accepted} of {proposed} proposed tokens accepted"))
     title = f"Trial {stored.id} of case {trial.case_id}, run {stored.run_id}"
-    return table(title, rows, words("field", lambda row: row[0]), words("value", lambda row: row[1]))
+    return table(title, rows, column("field", of="0"), column("value", of="1"))
 
 
 def rounds_table(trial: Trial) -> Table:
     """Every round of a trial."""
-
-    def column(name: str) -> Column[tuple[int, Round]]:
-        label = name.replace("_ns", " ms")
-        return numbers(label, lambda row: text(_value(name, getattr(row[1], name)).removesuffix(" ms")))
-
-    fields = map(column, trial.rounds[0].__struct_fields__)
-    return table("Rounds", enumerate(trial.rounds), words("round", lambda row: str(row[0])), *fields)
+    rows = ((None, number, each) for number, each in enumerate(trial.rounds))
+    return table("Rounds", rows, *(one for one in ROUNDS if one.name != "trial_id"))
 
 
 def _value(name: str, value: Any) -> str:
@@ -313,19 +296,24 @@ def machines_table(machines: Mapping[str, tuple[Card | None, Doing | None]]) -> 
     """The machines of a lab by address, and what each measures."""
     power = {None: None, True: "battery", False: "connected"}
 
-    def of(
-        label: str, value: Callable[[Card, Doing | None], object]
-    ) -> Column[tuple[str, tuple[Card | None, Doing | None]]]:
-        return words(label, lambda row: None if row[1][0] is None else value(row[1][0], row[1][1]))
+    of_card = (
+        column("machine", of="name"),
+        column("models", "n", "", lambda card: len(card.models)),
+        column("free memory", "bytes", "", "conditions.available_bytes"),
+        column("power", of=lambda card: power[card.conditions.on_battery]),
+        column("heat", of="conditions.thermal_state"),
+    )
+
+    def measures(row: tuple[str, tuple[Card | None, Doing | None]]) -> str | None:
+        card, now = row[1]
+        if card is None:
+            return None
+        return f"{now.target}, trial {now.n_done + 1} of {now.n_slots}" if now else "nothing"
 
     return table(
         "Machines",
         machines.items(),
-        words("address", lambda row: row[0]),
-        of("machine", lambda card, _: card.name),
-        of("models", lambda card, _: str(len(card.models))),
-        of("free memory", lambda card, _: format_bytes(card.conditions.available_bytes)),
-        of("power", lambda card, _: power[card.conditions.on_battery]),
-        of("heat", lambda card, _: card.conditions.thermal_state),
-        of("measures", lambda _, now: f"{now.target}, trial {now.n_done + 1} of {now.n_slots}" if now else "nothing"),
+        column("address", of="0"),
+        *inside("1.0", of_card),
+        column("measures", of=measures),
     )

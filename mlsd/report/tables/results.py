@@ -1,7 +1,6 @@
 """Tables of what was found: settings by workload, gammas, fits, claims."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 from mlsd.analysis.fits.fit import Fit, HeldOut
@@ -9,17 +8,8 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.results.depths import deep_arms, depth_sentences
 from mlsd.analysis.study.earlier import EarlierStudy
 from mlsd.analysis.study.study import Study
-from mlsd.report.render.table import (
-    Cell,
-    Table,
-    interval,
-    number,
-    numbers,
-    percent,
-    table,
-    text,
-    words,
-)
+from mlsd.columns import column
+from mlsd.report.render.table import Cell, Table, interval, table, text
 from mlsd.report.tables.columns import PLACE, RESULT, of_arms, of_their_arms
 from mlsd.stats import Interval
 from mlsd.trials.on_or_off import Answer
@@ -29,23 +19,19 @@ from mlsd.units import quoted
 
 def best_table(found: Sequence[Answer]) -> Table:
     """What to use for each target and text."""
-
-    def more_blocks(a: Answer) -> int | None:
-        return a.best.standing.more_blocks if a.best and a.best.standing else None
-
     return table(
         "Which setting for which text",
         found,
-        words("target", lambda a: a.subject),
-        words("text", lambda a: a.text),
-        numbers("output tokens", lambda a: a.n_predict),
-        words("use", lambda a: text(a.setting, "good" if a.use == "on" else "")),
-        words("best tried", lambda a: a.best and a.best.setting),
-        words("why", lambda a: a.reason or None),
-        *of_their_arms(attrgetter("best"), "speedup [95 % CI]", "effect"),
-        numbers("of settings", lambda a: len(a.arms), "compared with plain decoding"),
-        numbers("more blocks", more_blocks, "that would decide it, if it is as it looks"),
-        *of_their_arms(attrgetter("best"), "blocks"),
+        column("target", of="subject"),
+        column("text"),
+        column("output tokens", "n", "", "n_predict"),
+        column("use", of=lambda a: text(a.setting, "good" if a.use == "on" else "")),
+        column("best tried", of="best.setting"),
+        column("why", of=lambda a: a.reason or None),
+        *of_their_arms("best", "speedup effect"),
+        column("of settings", "n", "compared with plain decoding", lambda a: len(a.arms)),
+        column("more blocks", "n", "that would decide it, if it is as it looks", "best.standing.more_blocks"),
+        *of_their_arms("best", "n_blocks"),
         id="best",
     )
 
@@ -53,9 +39,9 @@ def best_table(found: Sequence[Answer]) -> Table:
 def arms_table(arms: Sequence[ArmResult], title: str) -> Table:
     """Every arm of a database, what is decided of it first."""
     places = {"target": {one.case.target.id for one in arms}, "suite": {one.question.suite for one in arms}}
-    what = [name for name, found in places.items() if len(found) > 1]
-    head = ("setting", "text", "speedup", "95 % CI", "decision", "tok/s", "plain tok/s", "acceptance", "MGL")
-    return table(title, arms, *of_arms(*what, *head, "blocks", "valid trials"))
+    differ = " ".join(name for name, held in places.items() if len(held) > 1)
+    names = "setting text times ci decision tok_s plain_tok_s acceptance_rate mgl n_blocks valid_trials"
+    return table(title, arms, *of_arms(f"{differ} {names}"))
 
 
 def earlier_table(found: EarlierStudy) -> Table:
@@ -63,31 +49,28 @@ def earlier_table(found: EarlierStudy) -> Table:
     return table(
         f"{found.source} against {found.earlier}",
         found.arms,
-        words("suite", lambda a: a.suite, detail=True),
-        words("target", lambda a: a.target),
-        words("setting", lambda a: a.setting),
-        words("text", lambda a: a.text),
-        numbers("speedup", lambda a: interval(a.speedup, 2, "x")),
-        numbers("before", lambda a: interval(a.speedup_before, 2, "x"), "the earlier study's"),
-        numbers("new/old", lambda a: number(a.speedup_ratio), "of the speedup"),
-        numbers("tok/s", lambda a: number(a.tok_s, 1), detail=True),
-        numbers("tok/s before", lambda a: number(a.tok_s_before, 1), detail=True),
-        numbers("tok/s new/old", lambda a: number(a.tok_s_ratio), detail=True),
-        numbers("plain tok/s", lambda a: number(a.plain_tok_s, 1)),
-        numbers("plain before", lambda a: number(a.plain_tok_s_before, 1)),
-        numbers("plain new/old", lambda a: number(a.plain_ratio)),
-        words("not the same", lambda a: "; ".join(a.other) or None),
+        column("suite", detail=True),
+        column("target"),
+        column("setting"),
+        column("text"),
+        column("speedup", "[2]x"),
+        column("before", "[2]x", "the earlier study's", "speedup_before"),
+        column("new/old", "2", "of the speedup", "speedup_ratio"),
+        column("tok/s", "1", "", "tok_s", detail=True),
+        column("tok/s before", "1", "", "tok_s_before", detail=True),
+        column("tok/s new/old", "2", "", "tok_s_ratio", detail=True),
+        column("plain tok/s", "1", "", "plain_tok_s"),
+        column("plain before", "1", "", "plain_tok_s_before"),
+        column("plain new/old", "2", "", "plain_ratio"),
+        column("not the same", of=lambda a: "; ".join(a.other) or None),
     )
 
 
 def speedup_table(found: Iterable[ArmResult]) -> Table:
     """Every setting on every text."""
+    drafting = [one for one in found if not one.is_plain]
     return table(
-        "Every setting on every text",
-        [one for one in found if not one.is_plain],
-        *of_arms(*PLACE, *RESULT),
-        id="speedups",
-        interactive=True,
+        "Every setting on every text", drafting, *of_arms(f"{PLACE} {RESULT}"), id="speedups", interactive=True
     )
 
 
@@ -96,12 +79,12 @@ def depth_table(study: Study) -> Table:
     return table(
         "Speculation over depth",
         deep_arms(study.results),
-        *of_their_arms(attrgetter("found"), *PLACE[:2]),
-        words("prompt", lambda row: row.prompt),
-        numbers("depth", lambda row: row.depth, "tokens of other text before the prompt"),
-        numbers("T(1) ms", lambda row: number(row.plain_ms), "mean pass of plain decoding"),
-        numbers("T(k)/T(1)", lambda row: number(row.of_plain), "mean pass of the arm's verifications over it"),
-        *of_their_arms(attrgetter("found"), *RESULT, "verdict"),
+        *of_their_arms("found", "target setting"),
+        column("prompt"),
+        column("depth", "n", "tokens of other text before the prompt"),
+        column("T(1) ms", "2", "mean pass of plain decoding", "plain_ms"),
+        column("T(k)/T(1)", "2", "mean pass of the arm's verifications over it", "of_plain"),
+        *of_their_arms("found", f"{RESULT} verdict"),
         id="depth",
         note=" ".join(depth_sentences(study.results)),
     )
@@ -118,8 +101,8 @@ class _Fitted(NamedTuple):
     prompts: Sequence[HeldOut] = ()
     measured: Mapping[str, float] = {}
 
-    def error(self, of: Sequence[HeldOut]) -> Cell:
-        return percent(next((one.error for one in of if one.model == self.fit.model), None))
+    def error(self, of: Sequence[HeldOut]) -> float | None:
+        return next((one.error for one in of if one.model == self.fit.model), None)
 
     @property
     def choice(self) -> Cell:
@@ -151,20 +134,7 @@ def model_table(pairs: Iterable[PairFit], curves: Iterable[CurveFit]) -> Table:
         if curve.doubt is not None:
             widths = ",".join(map(str, curve.time_next))
             notes.append(f"{about}: {curve.doubt}; mlsd calibrate {quoted(curve.target)} --rows {widths}.")
-    estimated = "least squares on log ratios; interval from a jackknife over blocks; not identified: others fit as well"
-    return table(
-        "Fitted models",
-        rows,
-        words("of", lambda row: row.of),
-        words("model", lambda row: Cell(text=row.fit.model, sort=row.fit.model, note=row.fit.formula)),
-        words("estimates", lambda row: _estimates(row.fit), estimated),
-        words("measured", lambda row: row.known, detail=True),
-        numbers("held-out error", lambda row: row.error(row.held_out), f"of gamma or k; {_ERROR}"),
-        numbers("held-out prompt", lambda row: row.error(row.prompts), _ERROR, detail=True),
-        words("choice", lambda row: row.choice, "of models that predict as well as the best the simplest is used"),
-        id="fits",
-        note=" ".join(notes),
-    )
+    return table("Fitted models", rows, *_FITS, id="fits", note=" ".join(notes))
 
 
 def _estimates(fit: Fit) -> str:
@@ -177,3 +147,15 @@ def _estimates(fit: Fit) -> str:
         return f"{name} {interval(found, 3).text} {fit.units[name]}".strip()
 
     return "; ".join(words(name, found) for name, found in fit.estimates.items())
+
+
+_ESTIMATED = "least squares on log ratios; interval from a jackknife over blocks; not identified: others fit as well"
+_FITS = (  # of a `_Fitted`
+    column("of"),
+    column("model", of=lambda row: text(row.fit.model, note=row.fit.formula)),
+    column("estimates", "", _ESTIMATED, lambda row: _estimates(row.fit)),
+    column("measured", of="known", detail=True),
+    column("held-out error", "1%", f"of gamma or k; {_ERROR}", lambda row: row.error(row.held_out)),
+    column("held-out prompt", "1%", _ERROR, lambda row: row.error(row.prompts), detail=True),
+    column("choice", "", "of models that predict as well as the best the simplest is used"),
+)

@@ -5,19 +5,8 @@ from typing import NamedTuple
 from mlsd.analysis.compare.gate import Finding, Measure
 from mlsd.analysis.compare.sessions import ComparedSide, Comparison
 from mlsd.analysis.study.study import Study, attempt
-from mlsd.report.render.table import (
-    Cell,
-    Table,
-    Tone,
-    interval,
-    number,
-    numbers,
-    percent,
-    significant,
-    table,
-    text,
-    words,
-)
+from mlsd.columns import column
+from mlsd.report.render.table import Cell, Table, Tone, number, percent, significant, table, text
 from mlsd.stats import Interval
 from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult
@@ -47,17 +36,17 @@ def machine_table(study: Study) -> Table:
     return table(
         "Machines side by side",
         [_row(name, one, target) for name, one in zip(names, studies, strict=True) for target in one.targets],
-        words("machine", lambda row: row.machine),
-        words("target", lambda row: row.target),
-        numbers("plain tok/s", _plain),
-        numbers("published", lambda row: number(row.study.environment.peak_bandwidth_gb_s, 0), "of the memory", "GB/s"),
-        numbers("read", _read, "bytes that a token reads x plain tok/s", "GB/s"),
-        numbers(f"T({_WIDE})/T(1)", _wide_pass, f"1 is free, {_WIDE} saves nothing"),
-        numbers(f"N({_WINDOW})", _experts, f"mean distinct experts of a layer in {_WINDOW} tokens"),
-        words("use", lambda row: row.best and row.best.setting),
-        words("text", lambda row: row.best and row.best.text),
-        words("best tried", lambda row: row.best and row.best.best and row.best.best.setting),
-        numbers("its speedup", lambda row: interval(row.best.ratio if row.best else None, 2, "x")),
+        column("machine"),
+        column("target"),
+        column("plain tok/s", "1", "", _plain),
+        column("published, GB/s", "0", "of the memory", "study.environment.peak_bandwidth_gb_s"),
+        column("read, GB/s", "1", "bytes that a token reads x plain tok/s", _read),
+        column(f"T({_WIDE})/T(1)", "2", f"1 is free, {_WIDE} saves nothing", _wide_pass),
+        column(f"N({_WINDOW})", "1", f"mean distinct experts of a layer in {_WINDOW} tokens", _experts),
+        column("use", of="best.setting"),
+        column("text", of="best.text"),
+        column("best tried", of="best.best.setting"),
+        column("its speedup", "[2]x", "", "best.ratio"),
         id="machines-compared",
     )
 
@@ -78,23 +67,23 @@ def _plain(row: _Row) -> Cell | None:
     return number(row.plain.tok_s, 1, note=f"spread {percent(row.plain.spread).text}") if row.plain else None
 
 
-def _read(row: _Row) -> Cell:
+def _read(row: _Row) -> float | None:
     facts = row.study.facts.get(row.target)
     tok_s, n_bytes = row.plain and row.plain.tok_s, facts and facts.active_bytes
-    return number(tok_s * n_bytes / 1e9 if tok_s and n_bytes else None, 1)
+    return tok_s * n_bytes / 1e9 if tok_s and n_bytes else None
 
 
-def _wide_pass(row: _Row) -> Cell:
+def _wide_pass(row: _Row) -> float | None:
     curves, _ = attempt(lambda: row.study.machine.curves)
     curve = (curves or {}).get(row.target)
     efficiency = curve and curve.efficiency.get(_WIDE)
-    return number(1 / efficiency if efficiency else None)
+    return 1 / efficiency if efficiency else None
 
 
-def _experts(row: _Row) -> Cell:
+def _experts(row: _Row) -> float | None:
     mixtures, _ = attempt(lambda: row.study.machine.mixtures)
-    own = (rows for found in mixtures or () if found.name == row.target for rows in found.coverage.rows)
-    return number(next((one.text for one in own if one.window == _WINDOW), None), 1)
+    counted = (rows for one in mixtures or () if one.name == row.target for rows in one.coverage.rows)
+    return next((one.text for one in counted if one.window == _WINDOW), None)
 
 
 # --- builds and settings ------------------------------------------------------------------------------------------
@@ -105,17 +94,18 @@ def comparison_table(found: Comparison) -> Table:
     return table(
         f"{side_name(found.b)} (B) against {side_name(found.a)} (A)",
         found.findings,
-        words("measure", lambda f: f.measure.name),
-        numbers("A", lambda f: _shown(f.a)),
-        numbers("B", lambda f: _shown(f.b)),
-        words("", lambda f: f.measure.unit, "unit of A and B"),
-        numbers("B / A", _change, "geometric mean over blocks; of shares the difference, in points"),
-        numbers("99.5 %", lambda f: _ends(f.measure, f.change), "t over blocks, corrected for the number of measures"),
-        numbers("A / A", lambda f: _ends(f.measure, f.control), "the control, A once more, likewise"),
-        words("verdict", lambda f: text(f.words, _TONES.get(f.verdict, "")), "whether no change is in the interval"),
+        column("measure", of="measure.name"),
+        column("A", "n", "", lambda f: _shown(f.a)),
+        column("B", "n", "", lambda f: _shown(f.b)),
+        column("unit", "", "of A and B", "measure.unit", ""),
+        column("B / A", "n", "geometric mean over blocks; of shares the difference, in points", _change),
+        column("99.5 %", "n", "t over blocks, corrected for the number of measures", lambda f: _ends(f, f.change)),
+        column("A / A", "n", "the control, A once more, likewise", lambda f: _ends(f, f.control)),
+        column("verdict", "", "whether no change is in the interval",
+               lambda f: text(f.words, _TONES.get(f.verdict, ""))),
         id=f"compare-{found.session}",
         note=_note(found),
-    )
+    )  # fmt: skip
 
 
 def side_name(side: ComparedSide) -> str:
@@ -138,10 +128,10 @@ def _change(finding: Finding) -> Cell:
     return text(None) if change is None else Cell(text=_scaled(finding.measure, change.value), sort=change.value)
 
 
-def _ends(measure: Measure, of: Interval | None) -> Cell:
+def _ends(finding: Finding, of: Interval | None) -> Cell:
     if of is None or of.low is None or of.high is None or of.high - of.low > _WIDEST:
         return text(None, note="too few blocks, or too much noise, to say anything")
-    return Cell(text=f"{_scaled(measure, of.low)} .. {_scaled(measure, of.high)}", sort=of.low)
+    return Cell(text=f"{_scaled(finding.measure, of.low)} .. {_scaled(finding.measure, of.high)}", sort=of.low)
 
 
 def _note(found: Comparison) -> str:

@@ -12,7 +12,7 @@ STEERING = "\x1b[2Jx\x07\x9b31m\u202e\x00"
 def made(**changes: object) -> Table:
     values = {
         "title": "Speeds",
-        "heads": (Head(label="model", numeric=False), Head(label="speed", unit="tok/s")),
+        "heads": (Head(label="model", numeric=False), Head(label="speed, tok/s")),
         "rows": ((text("a\nb", "bad"), number(12345.678, 1)), (text("c"), number(None))),
     }
     return Table(**(values | changes))  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Stud
     row = next(row for row in table.rows if row[1].text == "pld (ngram 3)")
     assert [cell.text == "-" for cell in row[4:]] == [True, True, False, False, True, True]
     assert (row[6].tone, row[7].tone) == ("good", "bad")
-    assert len(kind_table(study, "MGL").rows) == len(timing_table(study).rows) == 2
+    assert len(kind_table(study, "mgl").rows) == len(timing_table(study).rows) == 2
     assert not any("nan" in cell.text for row in timing_table(study).rows for cell in row)
 
 

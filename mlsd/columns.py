@@ -1,0 +1,100 @@
+"""A column, for all that shows it: terminal, page, Markdown, CSV, frames, --json with its schema, docs/data.md.
+
+A column is declared once, in one line: its name with the unit in it, its format, what it means, what fills it. What was
+not measured is missing, never 0. Registries: `trials.fields` (arms), `formats.tables` (trials), `analysis.frames`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+Get = Callable[[Any], Any]  # of a row
+# As pandas calls the types of columns.
+Kind = Literal["string", "Int64", "int64", "float64", "boolean", "bool", "object"]
+_KINDS: dict[str, Kind] = {
+    "": "string", "n": "Int64", "n+": "Int64", "bytes": "Int64", "ms": "Int64", "flag": "boolean", "object": "object"
+}  # fmt: skip
+
+
+class Column(NamedTuple):
+    """A column of tables and frames, and a key of an object.
+
+    `format`: "" text; "n" a whole number, "n+" one above 0; "bytes"; "ms" of nanoseconds; "flag"; "object" (in no
+    table); "1 ms" a number of one digit with its unit, "2%" of a fraction in per cent; "[2]x" a value with its
+    interval, in frames three columns.
+    """
+
+    name: str
+    format: str
+    meaning: str
+    get: Get
+    label: str  # in tables
+    detail: bool = False  # left out where a terminal is too narrow for every column
+    kind: Kind | None = None  # where the format does not say it
+    level: int = 95  # of an interval, in per cent
+
+    @property
+    def dtype(self) -> Kind:
+        return self.kind or _KINDS.get(self.format, "float64")
+
+    @property
+    def numeric(self) -> bool:
+        return self.dtype in ("Int64", "int64", "float64")
+
+
+def column(
+    name: str, format: str = "", meaning: str = "", of: str | Get | None = None, label: str | None = None, **more: Any
+) -> Column:
+    """A column filled by `of`: a function of a row, or a path in it, as ``case.target.id``; without one by its name."""
+    get = of if callable(of) else path(of or name)
+    return Column(name, format, meaning, get, name.replace("_", " ") if label is None else label, **more)
+
+
+def path(names: str) -> Get:
+    """What reads fields of fields, values of mappings, items by number, and None where one on the path is None."""
+    parts = names.split(".")
+
+    def read(row: Any) -> Any:
+        for part in parts:
+            if row is None:
+                return None
+            row = (
+                row[int(part)] if part.isdigit() else row.get(part) if isinstance(row, Mapping) else getattr(row, part)
+            )
+        return row
+
+    return read
+
+
+def flat(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Each interval as three columns: its value and its ends."""
+    return tuple(part for one in columns for part in (_ends(one) if one.format.startswith("[") else (one,)))
+
+
+def _ends(of: Column) -> tuple[Column, ...]:
+    def end(which: str) -> Get:
+        return lambda row: None if (found := of.get(row)) is None else getattr(found, which)
+
+    words = f"end of its {of.level} % interval"
+    sides = (column(f"{of.name}_{side}", "2", f"{side} {words}", end(side)) for side in ("low", "high"))
+    return column(of.name, "2", of.meaning, end("value")), *sides
+
+
+def chosen(columns: Iterable[Column], names: str, **labels: str) -> tuple[Column, ...]:
+    """Those of these names, in this order; `labels` are other labels than theirs, by name."""
+    known = {one.name: one for one in columns}
+    return tuple(known[name]._replace(label=labels.get(name, known[name].label)) for name in names.split())
+
+
+def inside(of: str | Get, columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Columns for rows that hold what these columns are of, or hold nothing."""
+    outer = path(of) if isinstance(of, str) else of
+
+    def within(get: Get) -> Get:
+        return lambda row: None if (held := outer(row)) is None else get(held)
+
+    return tuple(one._replace(get=within(one.get)) for one in columns)
+
+
+def row_of(row: Any, columns: Iterable[Column]) -> dict[str, Any]:
+    """One row by its columns' names."""
+    return {one.name: one.get(row) for one in flat(columns)}
