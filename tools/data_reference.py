@@ -35,7 +35,14 @@ def comments(kind: type) -> dict[str, str]:
 
 
 def _columns(columns: Iterable[Column]) -> str:
-    rows = ((one.name, f"{_TYPES[one.dtype]} | {one.meaning}") for one in flat(columns))
+    shown = {one.name: one.label for one in columns if one.label != one.name.replace("_", " ")}
+    rows = (
+        (
+            one.name,
+            f"{_TYPES[one.dtype]} | {one.meaning}" + (f"; shown as {shown[one.name]}" if one.name in shown else ""),
+        )
+        for one in flat(columns)
+    )
     return _rows(("column", "type | meaning"), rows)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mlsd.columns import Column, column, inside
 from mlsd.records import Status
 from mlsd.report.render.table import Cell, Table, percent, table, text
-from mlsd.report.tables.columns import ARM, bounds, measured_columns, of_arms
+from mlsd.report.tables.columns import PLACE, RESULT, TERMINAL, bounds, measured_columns, of_arms
 from mlsd.trials.results import prefill_speed
 from mlsd.units import counted
 
@@ -189,4 +189,7 @@ def meanings() -> dict[str, str]:
         *_spreads(),
         column("ratio", "2x", "tok/s over the first server's in the same block; geometric mean over blocks"),
     )
-    return {one.label: one.meaning for one in (*ARM, *PROSPECT, *NEEDED, *of_servers) if one.format != "object"}
+    found: dict[str, str] = {}
+    for one in (*of_arms(f"{PLACE} {RESULT} {TERMINAL}"), *PROSPECT, *NEEDED, *of_servers):
+        found.setdefault(one.label, one.meaning)
+    return found

@@ -1,6 +1,7 @@
 """The columns of tables of arms: those of `trials.fields` as they are shown, and what is made of several."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mlsd.columns import Column, Get, chosen, column, inside
 from mlsd.records import ModelFacts
@@ -87,25 +88,25 @@ def _options(arm: ArmResult) -> str | None:
     return " ".join(f"{name}={value}" for name, value in arm.case.drafter.options.items()) or None
 
 
-_CELLS: dict[str, Get] = {  # of columns of an arm that show more than their value
-    "arm": lambda a: text(a.arm.name),
-    "setting": lambda a: text(a.setting, note=a.fell_back or ""),
-    "options": _options,
-    "speedup": speedup_cell,
-    "effect": effect_cell,
-    "verdict": lambda a: text("INVALID" if a.n_invalid else a.verdict),
+_NAMED = "a method with its draft, options and gamma"
+_SHOWN: dict[str, dict[str, Any]] = {  # of columns of an arm that show more than their value
+    "arm": {"get": lambda a: text(a.arm.name), "meaning": "plain decoding, or a method with its draft and options"},
+    "setting": {"get": lambda a: text(a.setting, note=a.fell_back or ""), "meaning": _NAMED},
+    "options": {"get": _options, "format": ""},
+    "speedup": {"get": speedup_cell},
+    "effect": {"get": effect_cell},
+    "verdict": {
+        "get": lambda a: text("INVALID" if a.n_invalid else a.verdict),
+        "meaning": "lossless or near_tie; INVALID: not to be used",
+    },
 }
-_FORMATS = {"options": ""}
 _BY_POSITION = (
     "accepted over reached, in %, at each place of a draft: the first token, the second after an accepted first"
 )
 _CI = "interval of the speedup, corrected for the number of arms; one containing 1 is inconclusive"
 _LOOPS = "outputs that repeat themselves to their end: acceptance of a loop says nothing of text"
 ARM: tuple[Column, ...] = (
-    *(
-        one._replace(get=_CELLS.get(one.name, one.get), format=_FORMATS.get(one.name, one.format))
-        for one in fields.ARM
-    ),
+    *(one._replace(**_SHOWN.get(one.name, {})) for one in fields.ARM),
     column("client_tok_s", "1", "by the client's clock, where a server has its own", None, "client tok/s", detail=True),
     column("times", "2x", fields.SPEEDUP, "ratio.value", "speedup"),
     column("ci", "2", _CI, lambda a: bounds(a.ratio.low, a.ratio.high) if a.ratio else None, "95 % CI"),
@@ -149,4 +150,5 @@ RESULT = (  # of an arm on a page
     "tok_s plain_tok_s speedup effect acceptance_rate by_position accepted_of_output mgl break_even_mgl "
     f"break_even_alpha n_blocks valid_trials {_REQUEST} loops"
 )
+TERMINAL = f"times ci decision spread client_tok_s arm options rounds round_ms {_PARTS} verdict"
 PLACE = "target setting text n_predict suite"  # what tells it from the others
