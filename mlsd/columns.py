@@ -76,7 +76,7 @@ def _ends(of: Column) -> tuple[Column, ...]:
 
     words = f"end of its {of.level} % interval"
     sides = (column(f"{of.name}_{side}", "2", f"{side} {words}", end(side)) for side in ("low", "high"))
-    return column(of.name, "2", of.meaning, end("value")), *sides
+    return column(of.name, "2", of.meaning, end("value"), of.label), *sides
 
 
 def chosen(columns: Iterable[Column], names: str, **labels: str) -> tuple[Column, ...]:

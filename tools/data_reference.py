@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mlsd.analysis import frames
-from mlsd.columns import Column, flat
+from mlsd.columns import Column
 from mlsd.measure.parent.checks import WARNINGS
 from mlsd.records import Status
 from mlsd.report.tables import arms
@@ -41,7 +41,7 @@ def _columns(columns: Iterable[Column]) -> str:
             one.name,
             f"{_TYPES[one.dtype]} | {one.meaning}" + (f"; shown as {shown[one.name]}" if one.name in shown else ""),
         )
-        for one in flat(columns)
+        for one in columns
     )
     return _rows(("column", "type | meaning"), rows)
 

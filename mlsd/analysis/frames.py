@@ -344,18 +344,13 @@ EQUATIONS: tuple[Column, ...] = (  # of an `Equations`
 )
 
 FRAMES: dict[str, tuple[Column, ...]] = {
-    "trials": TRIALS,
-    "rounds": ROUNDS,
-    "outcomes": OUTCOMES,
-    "pairs": PAIRS,
-    "arms": ARM,
-    "baselines": BASELINES,
-    "passes": PASSES,
-    "bandwidth": BANDWIDTH,
-    "experts": EXPERTS,
-    "claims": CLAIMS,
-    "equations": EQUATIONS,
-}
+    name: flat(columns)
+    for name, columns in (
+        ("trials", TRIALS), ("rounds", ROUNDS), ("outcomes", OUTCOMES), ("pairs", PAIRS), ("arms", ARM),
+        ("baselines", BASELINES), ("passes", PASSES), ("bandwidth", BANDWIDTH), ("experts", EXPERTS),
+        ("claims", CLAIMS), ("equations", EQUATIONS),
+    )
+}  # fmt: skip
 
 
 def _giga(n: float | None) -> float | None:

@@ -73,15 +73,19 @@ Asked = Mapping[str, Sequence[str]]  # what `mlsd run` was asked: values by opti
 def study_asked(
     suites: Iterable[str], profile: str, models: Mapping[str, str], overrides: Overrides
 ) -> dict[str, tuple[str, ...]]:
-    """What a run of suites is asked, as every command that goes on from it says it again."""
+    """What a run of suites is asked, as every command that goes on from it says it again; files from the root."""
+
+    def called(name: str) -> str:
+        return str(Path(name).absolute()) if Path(name).suffix and Path(name).is_file() else name
+
     counts = ("n_predict", "repeats", "limit", "seed")
     found: dict[str, Sequence[object]] = {
-        "": tuple(suites),
+        "": tuple(map(called, suites)),
         "--profile": (profile,),
-        "--model": [f"{role}={model}" for role, model in models.items()],
+        "--model": [f"{role}={called(model)}" for role, model in models.items()],
         "--gamma": [",".join(map(str, overrides.gammas))] if overrides.gammas else (),
-        "--draft": overrides.drafts or (),
-        "--prompt": overrides.prompts or (),
+        "--draft": list(map(called, overrides.drafts or ())),
+        "--prompt": list(map(called, overrides.prompts or ())),
         **{f"--{name.replace('_', '-')}": [value] for name in counts if (value := getattr(overrides, name))},
         "--temperature": [overrides.sampling.temperature] if overrides.sampling.temperature else (),
     }

@@ -3,6 +3,7 @@
 A part that the data cannot fill says what is missing; nothing is drawn or tabled of nothing.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,8 @@ from mlsd.version import __version__
 
 
 def build(study: Study) -> Page:
-    """The report of a study."""
+    """The report of a study; its commands name the database from the root, for a page is read elsewhere."""
+    study = dataclasses.replace(study, source=str(Path(study.source).absolute()))
     answers = [] if study.trials.empty else study.answers
     claims = of_the_study(study)
     step = next_step(study, claims) if claims else None

@@ -18,16 +18,19 @@ from mlsd.analysis.pairs import PairedTrials
 from mlsd.analysis.study.study import Study
 from mlsd.cli.commands.report import report as command
 from mlsd.errors import InputError
+from mlsd.planning.question import study_asked
+from mlsd.planning.request import Overrides
 from mlsd.records import Losslessness, Status
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.page import build, write_report
 from mlsd.report.render import html as html_form
 from mlsd.report.render import markdown
 from mlsd.report.render.sections import Page, section
-from mlsd.report.render.table import number, significant, text
+from mlsd.report.render.table import interval, number, significant, text
 from mlsd.report.tables.claims import next_step, of_the_study
 from mlsd.report.tables.paper import table_f
 from mlsd.report.tables.records import MOST_TRIALS, audit_table, trial_table, warning_table
+from mlsd.stats import Interval
 from mlsd.store.store import Store
 from tests.analysis.studies import MACHINE, MOE, blocks, case, failed, trial, write
 from tests.trials.made import result
@@ -101,6 +104,29 @@ def test_after_an_interrupt_the_next_command_is_the_one_that_was_interrupted(tmp
     step = next_step(study, of_the_study(study))
     assert step is not None and step.seconds is None
     assert step.command == f"mlsd run B {KEPT} --repeats 2 --limit 9 --n-threads 1 --cool-down 2 --db {path}"
+
+
+@pytest.mark.usefixtures("unsaved_figures")
+def test_commands_of_a_page_name_files_from_the_root_for_it_is_read_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "s.sqlite", blocks(MOE, gammas=(4, 8), repeats=1, noise=0.6), asked=ASKED)
+    (tmp_path / "own.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    following = build(mlsd.open_study("s.sqlite")).next
+    assert following is not None and following.endswith(f" --db {tmp_path / 's.sqlite'}")
+    asked = study_asked(["B", "own.toml"], "tiny", {"moe-q8": "own.toml"}, Overrides())
+    assert asked[""] == ("B", str(tmp_path / "own.toml"))
+    assert asked["--model"] == (f"moe-q8={tmp_path / 'own.toml'}",)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "shown"),
+    [(0.01, 5.55, 2, "0.31x (2 texts)"), (0.31, 0.31, 2, "0.31x (2 texts)"), (0.29, 0.33, 2, "0.31x [0.29, 0.33]"),
+     (0.01, 5.55, 3, "0.31x [0.01, 5.55]")],
+)  # fmt: skip
+def test_two_texts_that_give_no_interval_are_told_by_their_number(low: float, high: float, n: int, shown: str) -> None:
+    assert interval(Interval(value=0.31, low=low, high=high, n=n), 2, "x", units="texts").text == shown
 
 
 def test_of_a_study_that_nobody_here_asked_for_nothing_is_next(tmp_path: Path) -> None:

@@ -82,7 +82,33 @@ def equation_curves(study: Study) -> Figure:
     return figure
 
 
+def residuals(study: Study) -> Figure:
+    """What the used models miss of settings that they have not seen: measured less predicted, in % of predicted."""
+    speedups = [(one.pair, one.chosen, one.held_out_gamma) for one in study.pair_fits]
+    times = [(f"T(k) of {one.target}", one.chosen, one.held_out) for one in study.curve_fits]
+    fits = [
+        (label, next(one for one in held_out if one.model == model))
+        for label, model, held_out in (*speedups, *times)
+        if model is not None
+    ]
+    if not fits:
+        raise AnalysisError("No fit has settings that it has not seen.", hint="Measure three gammas: mlsd run B D.")
+    shown = fits[: len(plot.COLORS)]
+    figure, (ax,) = plot.canvas(3.0)
+    plot.left_out(figure, len(fits) - len(shown), "fits")
+    for index, (label, found) in enumerate(shown):
+        off = [100 * (seen / told - 1) for seen, told in zip(found.observed, found.predicted, strict=True)]
+        look = plot.look(index, markersize=4, alpha=0.7)
+        plot.scatter(ax, found.predicted, off, f"{label}: {found.model}", **look)
+    ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
+    ax.set(xscale="log", xlabel="predicted: speedup, or T(k) in ms", ylabel="measured less predicted, %")
+    plot.plain_ticks(ax.xaxis)
+    plot.legend([ax])
+    return figure
+
+
 ROUND_FIGURES = (
     FigureEntry("equations", "Equations 1 and 2 with measured inputs", equation_curves),
+    FigureEntry("residuals", "What the fits miss", residuals),
     FigureEntry("drift", "Drift over the run", baseline_drift),
 )

@@ -110,13 +110,17 @@ def percent(fraction: float | None, digits: int = 1) -> Cell:
     return number(None if fraction is None else 100 * fraction, digits, " %")
 
 
-def interval(estimate: Interval | None, digits: int = 2, unit: str = "", tone: Tone = "") -> Cell:
-    """An estimate with its 95 % interval."""
+def interval(
+    estimate: Interval | None, digits: int = 2, unit: str = "", tone: Tone = "", *, units: str = "values"
+) -> Cell:
+    """An estimate with its 95 % interval; of two `units` that give no width, or one beyond tenfold, their number."""
     if estimate is None:
         return Cell(text="-")
     shown = significant(estimate.value, digits) + unit
     if estimate.low is not None and estimate.high is not None:
-        shown += f" [{significant(estimate.low, digits)}, {significant(estimate.high, digits)}]"
+        vague = estimate.n == 2 and (estimate.low == estimate.high or 0 < 10 * estimate.low < estimate.high)
+        ends = f"[{significant(estimate.low, digits)}, {significant(estimate.high, digits)}]"
+        shown += f" (2 {units})" if vague else f" {ends}"
     return Cell(text=shown, sort=estimate.value, tone=tone, note=f"n = {estimate.n}")
 
 

@@ -51,7 +51,8 @@ def speedup_cell(arm: ArmResult) -> Cell:
         return text("not timed", "quiet")
     if arm.ratio is None:
         return text(None, note=arm.why_not or "no valid pair")
-    return interval(arm.ratio, 2, "x", EFFECT_TONES[arm.effect])
+    units = "texts" if len(arm.prompts) > 1 else "blocks"
+    return interval(arm.ratio, 2, "x", EFFECT_TONES[arm.effect], units=units)
 
 
 def _memory(arm: ArmResult) -> str | None:

@@ -30,7 +30,7 @@ def best_table(found: Sequence[Answer]) -> Table:
         column("why", of=lambda a: a.reason or None),
         *of_their_arms("best", "speedup effect"),
         column("of settings", "n", "compared with plain decoding", lambda a: len(a.arms)),
-        column("more blocks", "n", "that would decide it, if it is as it looks", "best.standing.more_blocks"),
+        column("more blocks", "n", "that would decide it, if it is as it looks", "best.more_blocks"),
         *of_their_arms("best", "n_blocks"),
         id="best",
     )
