@@ -45,8 +45,7 @@ from mlsd.version import __version__
 
 
 def build(study: Study) -> Page:
-    """The report of a study; its commands name the database from the root, for a page is read elsewhere."""
-    study = dataclasses.replace(study, source=str(Path(study.source).absolute()))
+    """The report of a study."""
     answers = [] if study.trials.empty else study.answers
     claims = of_the_study(study)
     step = next_step(study, claims) if claims else None
@@ -213,7 +212,7 @@ def write_report(study: Study, folder: Path) -> Written:
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{folder} cannot be written: {reason}.", hint="Name another folder with -o.") from error
-    page = build(study)
+    page = build(dataclasses.replace(study, source=str(Path(study.source).absolute())))  # a page is read elsewhere
     files: dict[str, bytes] = {"report.html": html.render(page).encode(), "report.md": markdown.render(page).encode()}
     for drawn in page.pictures:
         files[f"figures/{drawn.id}.svg"] = plot.standalone(drawn.svg or "").encode()

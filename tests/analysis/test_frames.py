@@ -80,7 +80,6 @@ def test_every_frame_of_a_study_has_exactly_the_columns_that_are_declared(tmp_pa
     for name, fields in frames.FRAMES.items():
         found = getattr(study, name)
         assert list(found.columns) == [field.name for field in fields], name
-        assert all(field.meaning and field.label for field in fields), name
         assert {str(kind) for kind in found.dtypes} <= {field.dtype for field in fields} | {"str"}, name
     assert len(study.rounds) == study.trials.loc[study.trials["valid"], "rounds"].sum()
     assert set(study.pairs["trial_id"]) <= set(study.trials["trial_id"])

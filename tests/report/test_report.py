@@ -113,7 +113,7 @@ def test_commands_of_a_page_name_files_from_the_root_for_it_is_read_elsewhere(
     write(tmp_path / "s.sqlite", blocks(MOE, gammas=(4, 8), repeats=1, noise=0.6), asked=ASKED)
     (tmp_path / "own.toml").touch()
     monkeypatch.chdir(tmp_path)
-    following = build(mlsd.open_study("s.sqlite")).next
+    following = write_report(mlsd.open_study("s.sqlite"), tmp_path / "page").next
     assert following is not None and following.endswith(f" --db {tmp_path / 's.sqlite'}")
     asked = study_asked(["B", "own.toml"], "tiny", {"moe-q8": "own.toml"}, Overrides())
     assert asked[""] == ("B", str(tmp_path / "own.toml"))
@@ -206,7 +206,7 @@ def test_every_part_the_issue_of_reports_asks_for_is_there(page: Page) -> None:
     tables = {table.id for section in page.sections for table in section.tables}
     assert tables >= {"best", "environment", "models", "warnings", "table-4", "table-5", "table-6", "table-f",
                       "speedups", "fits", "claims", "audit", "trials"} - {"warnings"}  # fmt: skip
-    assert len({picture.id for picture in page.pictures}) == 9 and page.chart.narrow
+    assert len({picture.id for picture in page.pictures}) == 10 and page.chart.narrow
     experts = next(section for section in page.sections if section.id == "experts")
     hint = re.compile(r"mlsd calibrate tiny-moe-q4_0 --db /\S+/study\.sqlite")  # a path that can be copied
     assert any(hint.search(text) for text in experts.missing)

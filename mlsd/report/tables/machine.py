@@ -54,7 +54,7 @@ def _plain(curve: TargetCurve) -> PassTime:
 
 _TIME = (
     column("k", "n", "positions in the pass", "time.rows"),
-    column("T(k), ms", "3", "median over repeats", "time.ms.value"),
+    column("T(k) ms", "3", "median over repeats", "time.ms.value"),
     column("95 % interval", "3", "order statistics", lambda p: bounds(p.time.ms.low, p.time.ms.high, 3)),
 )  # of a `TimedPass`
 

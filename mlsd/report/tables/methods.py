@@ -62,7 +62,7 @@ def shares_table(profiled: Sequence[tuple[str, PassShares]]) -> Table:
         column("network", of="0"),
         column("rows", "n", "positions of the pass, each with an output", "1.rows"),
         column("depth", "n", "positions in the context before it", "1.depth"),
-        column("T, ms", "3", "the fastest plain pass", lambda row: row[1].plain_ns / 1e6),
+        column("T ms", "3", "the fastest plain pass", lambda row: row[1].plain_ns / 1e6),
         *(share(part) for part in PARTS if any(part in one.parts_ns for _, one in profiled)),
         column("no outputs", "1%", "(T(k) - T(k without outputs)) / T(k): LM head and sampling a second way",
                "1.head_by_difference"),

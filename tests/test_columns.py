@@ -1,0 +1,48 @@
+"""A column is one line: what it is called, how it is shown, and what fills it, wherever it stands."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlsd.analysis.frames import FRAMES, made
+from mlsd.columns import chosen, column, flat, inside, row_of
+from mlsd.report.render.table import formatted, table
+from mlsd.stats import Interval
+
+ROW = SimpleNamespace(case=SimpleNamespace(target=None), ms={"draft": 2.5}, pair=(1, 7), speedup=Interval(value=1.5))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("ms.draft", 2.5), ("pair.1", 7), ("case.target.id", None), ("ms.other", None)]
+)
+def test_a_path_reads_fields_items_and_nothing_behind_nothing(path: str, value: object) -> None:
+    assert column("x", of=path).get(ROW) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "format", "shown"),
+    [(12345, "n", "12\u202f345"), (0, "n+", "-"), (0.4267, "1%", "42.7 %"), (1.5, "2x", "1.50x"), (True, "flag", "yes"),
+     (2_500_000, "ms", "2.500"), (2_000_000, "bytes", "2.00 MB"), (None, "3", "-"), ("code", "", "code"),
+     (Interval(value=1.5, low=1.2, high=1.9, n=4), "[2]x", "1.50x [1.20, 1.90]")],
+)  # fmt: skip
+def test_a_format_says_how_a_value_is_shown(value: object, format: str, shown: str) -> None:
+    assert formatted(value, format).text == shown
+
+
+def test_one_line_is_a_column_of_table_frame_object_and_documentation() -> None:
+    columns = (column("speedup", "[2]x", "measured"), column("draft_ms", "2", "drafting of a round", "ms.draft"))
+    shown = table("t", [ROW], *columns)
+    assert [head.label for head in shown.heads] == ["speedup", "draft ms"]
+    assert [cell.text for cell in shown.rows[0]] == ["1.50x", "2.50"]
+    names = ["speedup", "speedup_low", "speedup_high", "draft_ms"]
+    assert list(made([ROW], columns)) == list(row_of(ROW, columns)) == [one.name for one in flat(columns)] == names
+    assert [one.label for one in chosen(columns, "draft_ms", draft_ms="ms")] == ["ms"]
+    assert [one.get({"arm": ROW}) for one in inside("arm", columns)] == [ROW.speedup, 2.5]
+    assert [one.get({}) for one in inside("arm", columns)] == [None, None]
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_every_column_of_a_frame_has_a_meaning_and_a_name_of_its_own(name: str) -> None:
+    columns = FRAMES[name]
+    assert all(one.meaning and one.label for one in columns)
+    assert len({one.name for one in columns}) == len(columns)
