@@ -42,9 +42,8 @@ from mlsd.drafters.method import MethodInfo, Unavailable
 from mlsd.engine.parts import Part
 from mlsd.formats.tables import TRIALS
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
-from mlsd.lab.cluster import Posted
 from mlsd.lab.machine import Card, Doing
-from mlsd.lab.suites import LabStudyResult
+from mlsd.lab.study import LabStudyResult
 from mlsd.measure.messages import LayersFound, Probed, Spent, WidthExactness
 from mlsd.measure.parent.builds import BuildVerdict
 from mlsd.measure.parent.doctor import Diagnosis, SelfCheck
@@ -229,8 +228,8 @@ Cut = _object(
     path=str, sha256=str, layers=list[int], n_layers_model=int | None, label=str, n_parameters=int,
     weight_bytes=int, weight_bytes_model=int, calibration=LayersFound | None, drafter=str | None,
 )  # fmt: skip
-LabMachine = _object("LabMachine", "A machine of a lab and what it measures.", card=Card | None, doing=Doing | None)
-LabStatus = _object("LabStatus", "A lab.", machines=dict[str, LabMachine], runs=dict[str, Posted])
+LabMachine = _object("LabMachine", "A machine of a lab and what it measures.", card=Card, doing=Doing | None)
+LabStatus = _object("LabStatus", "A lab.", machines=dict[str, LabMachine])
 Failure = _object("Failure", "Why a command failed.", kind=str, message=str, hint=str | None, exit_code=int)
 Failed = _object("Failed", "What any command prints in place of its answer when it fails.", error=Failure)
 

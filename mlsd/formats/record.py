@@ -22,11 +22,11 @@ import msgspec
 from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats.exports import write_file
 from mlsd.outside import check_regular, read_given
-from mlsd.planning.job import BlockKey
-from mlsd.records import Case, Environment, ModelFacts, Record, Status
-from mlsd.stats import grouped
-from mlsd.store import database, rowcodec, schema
-from mlsd.store.rows import FIGURES, DraftDistance, TrialFilter, environment_key
+from mlsd.records import Case, Environment, ModelFacts
+from mlsd.store import database, rowcodec
+from mlsd.store.merge import Merged, merge
+from mlsd.store.rows import FIGURES, DraftDistance, TrialFilter
+from mlsd.store.schema import FROM_RECORD
 from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
@@ -110,14 +110,6 @@ class RecordFile(NamedTuple):
     n_bytes: int
 
 
-class Imported(Record, frozen=True, kw_only=True):
-    """What of a record went into a database."""
-
-    n_new: int
-    n_known: int  # trials that were there already
-    machines: tuple[str, ...]  # their environment keys
-
-
 def write_record(store: Store, path: Path) -> int:
     """Write the record of a database to a file that appears whole or not at all; returns how many trials count in it.
 
@@ -190,42 +182,10 @@ def opened_record(path: Path) -> Iterator[RecordFile]:
         yield RecordFile(store, hashlib.sha256(data).hexdigest(), data, len(packed))
 
 
-def import_record(store: Store, file: RecordFile) -> Imported:
-    """Add a record without problems to a database, each machine under its own key.
-
-    What is there stays as it is, but for blocks that have failed or disturbed trials where the record has better ones:
-    those are superseded. Raises: StoreError.
-    """
-    theirs, numbers, fresh = file.store, dict[int, int](), dict[int, int]()
-    known = {(environment_key(run.environment), run.started_at, run.seed): run.id for run in store.runs()}
-    store.add_models(theirs.models().values())
-    cases, trials, n_new = theirs.cases(), list(theirs.trials()), 0
-    there: dict[str, dict[BlockKey, dict[str, Status]]] = {}
-    for run in theirs.runs():
-        key = environment_key(run.environment)
-        number = known.get((key, run.started_at, run.seed))
-        if number is None:
-            plan = run.plan | {schema.FROM_RECORD: file.digest}
-            number = fresh[run.id] = store.add_run(msgspec.structs.replace(run, plan=plan))
-        numbers[run.id] = number
-        used = {one.trial.case_id for one in trials if one.run_id == run.id}
-        store.add_cases(number, {case_id: case for case_id, case in cases.items() if case_id in used})
-        there[key] = store.blocks(run.environment)
-    for own in grouped(trials, lambda one: one.block_id).values():
-        block = [one.trial for one in own]
-        place = BlockKey(block[0].block, block[0].repeat)
-        found = there[own[0].environment_key].setdefault(place, {})
-        better = any(t.valid and t.case_id in found and not found[t.case_id].counts for t in block)
-        if better or any(trial.case_id not in found for trial in block):
-            store.add(numbers[own[0].run_id], block, supersede=better)
-            found |= {trial.case_id: trial.status for trial in block}
-            n_new += len(block)
-    for run_id, number in fresh.items():
-        store.add_warnings(number, (one for one in theirs.warnings() if one.run_id == run_id))
-        store.add_figures(number, (f for kind in FIGURES for run, f in theirs.figures(kind) if run == run_id))
-    for distance in theirs.distances() if fresh else ():
-        store.add_distance(distance)
-    return Imported(n_new=n_new, n_known=len(trials) - n_new, machines=tuple({t.environment_key: 0 for t in trials}))
+def import_record(store: Store, file: RecordFile) -> Merged:
+    """Add a record without problems to a database, whose runs then say where they came from. Raises: StoreError."""
+    came = {FROM_RECORD: file.digest}
+    return merge(store, file.store, lambda run: msgspec.structs.replace(run, plan=run.plan | came))
 
 
 def n_superseded(store: Store) -> int:

@@ -1,1 +1,1 @@
-"""Several machines as one lab: each measures alone as it would by itself, one coordinator writes the database."""
+"""Several machines as one lab: each runs the same suites as it would alone, and their databases become one."""

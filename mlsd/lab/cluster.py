@@ -1,8 +1,7 @@
 """The one door to Dask distributed: a scheduler, machines that join it, and the lab that a coordinator sees.
 
-Dask carries messages and notices who is gone, and decides nothing: no nanny, no stealing, no retries. A task is a
-pickled function, so everything is encrypted and only who holds the lab's certificate takes part; nothing listens for
-HTTP.
+Dask carries calls and notices who is gone; nothing is moved or tried again. A task is a pickled function, so everything
+is encrypted and only who holds the lab's certificate takes part; nothing listens for HTTP.
 """
 
 from __future__ import annotations
@@ -12,46 +11,40 @@ import contextlib
 import datetime
 import logging
 import os
-import queue
+import secrets
 import shlex
-import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mlsd.children import end_with_parent, start_child
-from mlsd.errors import InputError, LabError, UnsupportedError
+from mlsd.errors import InputError, LabError, MlsdError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.lab import machine
-from mlsd.lab.machine import Card, Doing, Ended, Origin
-from mlsd.measure.messages import BlockMeasured
+from mlsd.measure.parent.blocks import RunOutcome, RunSettings
 from mlsd.outside import check_regular
-from mlsd.planning.job import Job
+from mlsd.planning.question import Asked
+from mlsd.planning.request import StudyRequest
 from mlsd.records import EngineOptions, Record
 from mlsd.version import __version__
 
 PORT = 8786
-_TOPIC = "mlsd-trials"
 _KEY = "-----BEGIN PRIVATE KEY-----"
 _PULLS = "pulls"  # the resource of a machine that may download
-_CONNECT_S = 10.0
-_REJOIN_S = 2.0
-_CARD_S = 60.0  # to wait for the first machines' cards
+_CONNECT_S, _REJOIN_S = 10.0, 2.0
 _MOST_CERTIFICATE = 1 << 20  # characters
 _SSH_FAILED = 255
 _SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)"
-_GOES_ON = "What was measured is kept; start a lab again, and the same command goes on."
 # Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
 _QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -109,21 +102,6 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def own_host(address: str) -> str:
-    """The address from which this machine speaks to another: there the other reaches it, and nobody else needs to.
-
-    Raises: OSError where there is no way to it.
-    """
-    parts = urlsplit(address)
-    found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)
-    # IPv4 first: a link-local address of IPv6 means nothing without the name of the interface.
-    for family, kind, protocol, _, place in sorted(found, key=lambda one: one[0] != socket.AF_INET):
-        with socket.socket(family, kind, protocol) as probe, contextlib.suppress(OSError):
-            probe.connect(place)  # of datagrams: nothing is sent
-            return _in_url(str(probe.getsockname()[0]))
-    raise OSError(f"there is no way to {parts.hostname}")
-
-
 def make_certificate(path: Path) -> None:
     """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
     made = _distributed().Security.temporary()
@@ -179,12 +157,6 @@ def _without_http(kind: Any) -> Any:
 # --- the scheduler ----------------------------------------------------------------------------------------------
 
 
-async def open_scheduler(host: str, port: int, certificate: str) -> Any:
-    """A scheduler that listens. Raises: OSError, ValueError where it cannot."""
-    kind = _without_http(_distributed().Scheduler)
-    return await kind(host=_in_url(host), port=port, protocol="tls", dashboard=False, security=_security(certificate))
-
-
 def start(
     host: str,
     port: int,
@@ -201,27 +173,24 @@ def start(
     """
     for remote in remotes:
         remote.check()
-    address = full_address(f"{_in_url(host)}:{port}")
-    path = certificate or certificate_path()
+    address, path = full_address(f"{_in_url(host)}:{port}"), certificate or certificate_path()
     if not path.exists():
         make_certificate(path)
     text = _certificate(path)
 
     async def serve() -> None:
+        kind = _without_http(_distributed().Scheduler)
+        secure = {"protocol": "tls", "security": _security(text)}
         try:
-            scheduler = await open_scheduler(host, port, text)
+            scheduler = await kind(host=_in_url(host), port=port, dashboard=False, **secure)
         except (OSError, ValueError) as error:
-            raise LabError(
-                f"No lab can be started at {address}: {error}.", hint="Give another --host or --port."
-            ) from error
+            words = f"No lab can be started at {address}: {error}."
+            raise LabError(words, hint="Give another --host or --port.") from error
         on_start(scheduler.address, path)
         joining = Joining(address=scheduler.address, certificate=text, may_pull=may_pull)
         for remote in remotes:
-            connect = partial(
-                subprocess.Popen, remote.line("-m mlsd.lab"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            arguments = (connect, joining, partial(on_loss, remote.host))
-            threading.Thread(target=_keep_joined, args=arguments, daemon=True).start()
+            begin, lost = partial(_piped, remote.line("-m mlsd.lab")), partial(on_loss, remote.host)
+            threading.Thread(target=_keep_joined, args=(begin, joining, lost), daemon=True).start()
         await scheduler.finished()
 
     asyncio.run(serve())
@@ -276,93 +245,66 @@ class Joining(Record, frozen=True, kw_only=True):
 def join(address: str, certificate: Path | None, *, may_pull: bool, on_loss: Callable[[str], None]) -> None:
     """Let this machine measure for a lab until interrupted; after a loss it joins again. Raises: LabError at first."""
     address = full_address(address)
-    Cluster(address, certificate).close()  # says what is wrong, where something is
+    Cluster(address, certificate).__exit__()  # says what is wrong, where something is
     joining = Joining(address=address, certificate=_certificate(certificate), may_pull=may_pull)
     begin = partial(start_child, "mlsd.lab", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     _keep_joined(begin, joining, on_loss)
 
 
+_piped = partial(subprocess.Popen[bytes], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def _keep_joined(
     begin: Callable[[], subprocess.Popen[bytes]], joining: Joining, on_loss: Callable[[str], None]
 ) -> None:
-    """Run a machine's process, and after every loss anew; `on_loss` hears its last words."""
+    """Run a machine's process, and after every loss anew; `on_loss` hears its last line."""
     while True:
-        process = begin()
+        process, last = begin(), b""
         assert process.stdin is not None and process.stderr is not None
-        words: deque[bytes] = deque(maxlen=1)
         try:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(msgspec.json.encode(joining) + b"\n")
                 process.stdin.flush()
-            words.extend(process.stderr)
-            process.wait()
+            for last in process.stderr:  # noqa: B007 - the last one is wanted
+                pass
         finally:
             process.kill()
             process.communicate()
-        on_loss(b"".join(words).decode("utf-8", "replace").strip())
+        on_loss(last.decode("utf-8", "replace").strip())
         time.sleep(_REJOIN_S)
 
 
-async def open_machine(joining: Joining) -> Any:
-    """Dask's worker of a machine, joined. Raises: OSError where there is no scheduler."""
-    kind = _without_http(_distributed().Worker)
-    resources = {"machine": 1} | ({_PULLS: 1} if joining.may_pull else {})
-    return await kind(
-        joining.address, nthreads=1, resources=resources, memory_limit=0, heartbeat_interval="5s", death_timeout=30,
-        name=uuid.uuid4().hex[:12], host=own_host(joining.address), security=_security(joining.certificate),
-    )  # fmt: skip
-
-
 async def _serve_machine(joining: Joining) -> None:
-    machine.read_card(EngineOptions(), may_pull=joining.may_pull)
-    try:
-        worker = await open_machine(joining)
-    except OSError:  # a TimeoutError among them
-        return
-    await worker.finished()
+    from distributed.utils import get_ip, get_ipv6
+
+    host = urlsplit(joining.address).hostname or ""
+    kind = _without_http(_distributed().Worker)
+    machine.cards.append(machine.read_card(EngineOptions()))
+    with contextlib.suppress(OSError):  # where there is no scheduler; a TimeoutError among them
+        worker = await kind(
+            joining.address, nthreads=1, resources={"machine": 1} | ({_PULLS: 1} if joining.may_pull else {}),
+            memory_limit=0, heartbeat_interval="5s", death_timeout=30, name=uuid.uuid4().hex[:12],
+            # The address from which it speaks to the scheduler: nobody else needs to reach it.
+            host=_in_url(get_ipv6(host) if ":" in host else get_ip(host)), security=_security(joining.certificate),
+        )  # fmt: skip
+        await worker.finished()
 
 
-# --- tasks, called by name on a machine -------------------------------------------------------------------------
-
-
-def card_task(engine: bytes) -> bytes:
-    """The machine's card for contexts like these."""
+def measure_task(
+    request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: tuple[str, bytes]
+) -> RunOutcome:
+    """`machine.measure` as a task, which ends with this process when it is cancelled or the scheduler is gone."""
     from distributed import get_worker
 
-    options = msgspec.json.decode(engine, type=EngineOptions)
-    return msgspec.json.encode(machine.read_card(options, may_pull=_PULLS in get_worker().state.total_resources))
-
-
-def measure_task(job: bytes, origin: bytes) -> tuple[list[bytes], bytes]:
-    """Measure a part; blocks are told as they come, and once more at the end, should one have been lost."""
-    from distributed import get_worker
-
-    worker, encoded = get_worker(), list[bytes]()
+    worker = get_worker()
     ticket = worker.get_current_task()
 
     def wanted() -> bool:
         task = worker.state.tasks.get(ticket)
         return task is not None and task.state == "executing" and worker.status.name == "running"
 
-    def say(done: BlockMeasured) -> None:
-        encoded.append(msgspec.json.encode(done))
-        worker.log_event(_TOPIC, (ticket, encoded[-1]))
-
-    what = msgspec.json.decode(job, type=Job), msgspec.json.decode(origin, type=Origin)
-    end = machine.measure(*what, may_pull=_PULLS in worker.state.total_resources, wanted=wanted, say=say)
-    return encoded, msgspec.json.encode(end)
-
-
-def doing_task() -> bytes:
-    """The last card and what the machine is at, without disturbing it."""
-    return msgspec.json.encode((machine.state.get("card"), machine.state.get("doing")))
-
-
-class Posted(Record, frozen=True, kw_only=True):
-    """A word that a coordinator left at the scheduler."""
-
-    words: str
-    failures: tuple[str, ...]
+    may_pull = _PULLS in worker.state.total_resources
+    return machine.measure(request, settings, options, study, known, may_pull=may_pull, wanted=wanted)
 
 
 # --- the coordinator's side -------------------------------------------------------------------------------------
@@ -371,134 +313,76 @@ class Posted(Record, frozen=True, kw_only=True):
 class Cluster:
     """The machines of a lab through its scheduler."""
 
-    def __init__(self, address: str, certificate: Path | None, engine: EngineOptions | None = None) -> None:
+    def __init__(self, address: str, certificate: Path | None) -> None:
         """Connect. Raises: LabError for a host that does not answer or does not let us in."""
-        distributed = _distributed()
         address = full_address(address)
         security = _security(_certificate(certificate))
         try:
-            self._client = distributed.Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
+            self._client = _distributed().Client(address, security=security, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             cause = f"{error} {error.__cause__ or ''}"
             hint = "Check the address, and that `mlsd lab start` runs there."
             if "certificate" in cause.lower() or "ssl" in cause.lower():
                 hint = "Its certificate is another one: copy the file that this lab's `mlsd lab start` named."
             raise LabError(f"There is no lab at {address}: {_first_line(cause)}", hint=hint) from error
-        self._engine = msgspec.json.encode(engine or EngineOptions())
-        self._cards: dict[str, Any] = {}  # by address: the future of a card, later the card, None if it is none
-        self._futures: dict[str, Any] = {}  # by ticket, which is the task's key
-        self._arrived: queue.SimpleQueue[tuple[str, BlockMeasured | Ended]] = queue.SimpleQueue()
-        self._client.subscribe_topic(_TOPIC, self._on_event)
 
-    def machines(self) -> Mapping[str, Card]:
-        """Machines that are here and have shown their card; waits a moment for those that just came."""
+    def addresses(self) -> set[str]:
+        """Of the machines that are here. Raises: LabError without the scheduler."""
         # Not `scheduler_info`: the client's own refreshing empties its list of workers in between.
-        with _gone():
-            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_S)
-        self._cards = {
-            address: self._cards.get(address)
-            or self._submit(card_task, self._engine, address=address, key=f"card-{uuid.uuid4().hex}")
-            for address in identity["workers"]
-        }
-        waiting = [future for future in self._cards.values() if not isinstance(future, Card)]
-        until_s = time.monotonic() + (_CARD_S if len(waiting) == len(self._cards) else 0)
-        while not all(future.done() for future in waiting) and time.monotonic() < until_s:
-            time.sleep(0.05)
-        for address, future in self._cards.items():
-            if not isinstance(future, Card) and future.done():
-                self._cards[address] = _decoded(future.result(), Card) if future.status == "finished" else None
-        return {address: card for address, card in self._cards.items() if isinstance(card, Card)}
-
-    def submit(self, address: str, ticket: str, job: Job, origin: Origin) -> None:
-        """Let one machine measure a part for this installation; what comes of it is received with the ticket."""
-        encoded = map(msgspec.json.encode, (job, origin))
-        future = self._futures[ticket] = self._submit(measure_task, *encoded, address=address, key=ticket)
-        future.add_done_callback(lambda done: self._on_end(ticket, done))
-
-    def cancel(self, ticket: str) -> None:
-        """Let a machine stop, and wait for no answer."""
-        future = self._futures.pop(ticket, None)
-        if future is not None:
-            with contextlib.suppress(Exception):
-                future.cancel(force=True, reason="not wanted")
-
-    def receive(self, timeout_s: float) -> Iterator[tuple[str, BlockMeasured | Ended]]:
-        """What was said since, by ticket, waiting so long for the first. Raises: LabError without the scheduler."""
-        if self._client.status not in ("running", "connecting"):
-            raise LabError("The lab's scheduler is gone.", hint=_GOES_ON)
-        with contextlib.suppress(queue.Empty):
-            yield self._arrived.get(timeout=timeout_s)
-            while True:
-                yield self._arrived.get_nowait()
-
-    def post(self, name: str, words: str, failures: Sequence[str]) -> None:
-        """Leave a word at the scheduler for those who ask for the lab's status."""
-        posted = Posted(words=words, failures=tuple(failures))
-        with _gone():
-            self._client.set_metadata(["mlsd", name], msgspec.to_builtins(posted))
-
-    def doing(self) -> dict[str, tuple[Card | None, Doing | None]]:
-        answers = self._client.run(doing_task, on_error="ignore")
-        return {a: _decoded(answer, tuple[Card | None, Doing | None]) or (None, None) for a, answer in answers.items()}
-
-    def posted(self) -> dict[str, Posted]:
-        """The words that coordinators left."""
-        found = self._client.get_metadata(["mlsd"], default={})
         try:
-            return msgspec.convert(found, dict[str, Posted])
-        except msgspec.ValidationError:
-            return {}
+            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_S)
+        except (OSError, TimeoutError, RuntimeError) as error:
+            raise LabError(
+                f"The lab's scheduler is gone: {_first_line(str(error))}",
+                hint="What was measured is kept; start a lab again, and the same command goes on.",
+            ) from error
+        return set(identity["workers"])
 
-    def close(self) -> None:
-        self._client.close(timeout=2)
+    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Task:
+        """Let one machine do something when it does nothing else."""
+        future = self._client.submit(
+            function, *arguments, key=f"{function.__name__}-{secrets.token_hex(16)}", workers=[address],
+            allow_other_workers=False, resources={"machine": 1}, retries=0, pure=False,
+        )  # fmt: skip
+        return Task(future)
 
-    def __enter__(self) -> Cluster:
+    def ask(self, function: Callable[..., Any], *arguments: Any, of: Iterable[str] | None = None) -> dict[str, Any]:
+        """What the machines answer at once, whatever they do, by address; one that is gone is left out."""
+        workers = None if of is None else list(of)
+        with contextlib.suppress(OSError, TimeoutError, ValueError):
+            answers: dict[str, Any] = self._client.run(function, *arguments, workers=workers, on_error="ignore")
+            return answers
+        return {}
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._client.close(timeout=2)
 
-    def _submit(self, function: Any, *arguments: bytes, address: str, key: str) -> Any:
-        return self._client.submit(
-            function, *arguments, key=key, workers=[address], allow_other_workers=False, resources={"machine": 1},
-            retries=0, pure=False,
-        )  # fmt: skip
 
-    def _on_event(self, event: tuple[float, Any]) -> None:
-        with contextlib.suppress(msgspec.ValidationError):  # of no mlsd
-            self._put(*msgspec.convert(event[1], tuple[str, bytes]))
+class Task:
+    """What a machine was given to do."""
 
-    def _put(self, ticket: str, encoded: bytes) -> None:
-        done = _decoded(encoded, BlockMeasured)
-        if done is not None:
-            self._arrived.put((ticket, done))
+    def __init__(self, future: Any) -> None:
+        self._future = future
 
-    def _on_end(self, ticket: str, future: Any) -> None:
-        end = None
+    @property
+    def done(self) -> bool:
+        done: bool = self._future.done()
+        return done
+
+    def cancel(self) -> None:
+        """Let the machine stop, and wait for no answer."""
         with contextlib.suppress(Exception):
-            blocks, said = msgspec.convert(future.result(), tuple[list[bytes], bytes])
-            end = _decoded(said, Ended)
-            for encoded in blocks:
-                self._put(ticket, encoded)
-        self._futures.pop(ticket, None)
-        self._arrived.put((ticket, end or Ended()))
+            self._future.cancel(force=True, reason="not wanted")
 
-
-def _decoded(encoded: Any, kind: Any) -> Any:
-    """What a machine said, None where that is something else: its trials are then not measured."""
-    try:
-        return msgspec.json.decode(encoded, type=kind)
-    except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-@contextlib.contextmanager
-def _gone() -> Iterator[None]:
-    """Raises: LabError where the scheduler does not answer."""
-    try:
-        yield
-    except (OSError, TimeoutError, RuntimeError) as error:
-        raise LabError(f"The lab's scheduler is gone: {_first_line(str(error))}", hint=_GOES_ON) from error
+    def result(self) -> Any:
+        """What it gave; None where its machine was lost. Raises: what was raised there."""
+        error = self._future.exception()
+        if isinstance(error, MlsdError):
+            raise error
+        return None if error is not None else self._future.result()
 
 
 def _first_line(text: str) -> str:

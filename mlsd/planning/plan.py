@@ -392,23 +392,18 @@ class Prepared:
         )  # fmt: skip
 
 
-def prepare_study(
-    request: StudyRequest, *, make: bool = False, elsewhere: Mapping[str, ModelRef] | None = None
-) -> Prepared:
+def prepare_study(request: StudyRequest, *, make: bool = False) -> Prepared:
     """Plan suites on the models of a profile; with `make` every file is here afterwards, made where it can be.
-
-    `elsewhere` are models on the machines that will measure: these need not be here.
 
     Raises: SuiteError, PromptError, InputError; with `make` also InputError for a plan without any trial, and
     ModelFileError that lists every missing model.
     """
-    library, profile, elsewhere = request.library, request.profile, elsewhere or {}
+    library, profile = request.library, request.profile
     known = known_models(library)
     used = used_models(request.suites, profile, request.overrides)
-    wanted = [id_ for id_ in used if id_ in known and id_ not in elsewhere]
+    wanted = [id_ for id_ in used if id_ in known]
     here = [id_ for id_ in wanted if make or library.locate(library.manifest.find(id_)) is not None]
     models = resolve_all(library, here) if make else {id_: library.resolve(id_) for id_ in here}
-    known |= {id_: ModelFile(ref=ref) for id_, ref in elsewhere.items()}
     known |= {id_: file_of(model) for id_, model in models.items()}
     load = request.prompts.__getitem__ if request.prompts else load_prompt
     plan = expand(request.suites, profile, known, request.overrides, load=load, files=models)

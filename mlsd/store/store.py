@@ -93,9 +93,10 @@ class Store:
             values = (run.status, run.started_at, run.ended_at, run.seed, *stored)
             return _row_id(db.execute(rowcodec.insert("run", columns), values))
 
-    def end_run(self, run_id: int, status: RunStatus = "finished") -> None:
+    def end_run(self, run_id: int, status: RunStatus = "finished", ended_at: str | None = None) -> None:
+        """Record how a run ended; `ended_at` is of one that ended elsewhere."""
         with self._transaction() as db:
-            db.execute("UPDATE run SET status = ?, ended_at = ? WHERE id = ?", (status, _now(), run_id))
+            db.execute("UPDATE run SET status = ?, ended_at = ? WHERE id = ?", (status, ended_at or _now(), run_id))
 
     def set_stages(self, run_id: int, stages: Iterable[StageTime]) -> None:
         """Record where the time of a run's workers went so far."""

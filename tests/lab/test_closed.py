@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mlsd.errors import LabError
-from mlsd.lab.cluster import Cluster, make_certificate, own_host
+from mlsd.lab.cluster import Cluster, make_certificate
 from mlsd.servers.connection import is_loopback
 from tests.lab.processes import Processes, lab, wait_for
 
@@ -37,7 +37,7 @@ def listening(processes: Processes) -> list[Place]:
 def open_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     with lab(tmp_path_factory.mktemp("closed"), 1) as processes:
         with processes.cluster() as cluster:
-            wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+            wait_for(lambda: len(cluster.addresses()) == 1, "the machine does not join")
         yield processes
 
 
@@ -91,20 +91,3 @@ def test_a_machine_that_is_spoken_to_in_plain_runs_no_pickled_function(open_lab:
         line = [sys.executable, "-c", code, f"tcp://{host}:{port}", str(ran)]
         assert subprocess.run(line, capture_output=True, timeout=60).returncode != 0
     assert not ran.exists()
-
-
-def test_a_machine_listens_on_the_address_that_its_scheduler_sees() -> None:
-    assert own_host("tls://127.0.0.1:9") == "127.0.0.1"
-    assert own_host("tls://localhost:9") in ("127.0.0.1", "[::1]")
-    with suppress(OSError):  # a machine without a network
-        assert own_host("tls://192.0.2.1:9") not in ("0.0.0.0", "[::]")
-
-
-def test_events_of_another_program_are_ignored(open_lab: Processes) -> None:
-    with open_lab.cluster() as cluster:
-        for event in ({}, [1, b""], ["x", b"{"], ["x", b"[1]"], 7):
-            cluster._on_event((0.0, event))
-        assert list(cluster.receive(0.1)) == []
-        cluster._client.set_metadata(["mlsd", "run 1"], {"words": 7})
-        assert cluster.posted() == {}
-        assert all(card is not None for card, _ in cluster.doing().values())

@@ -11,34 +11,27 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from filelock import FileLock
 
 from mlsd.cli import main
 from mlsd.errors import InputError
 from mlsd.lab.cluster import full_address, make_certificate
-from mlsd.lab.machine import read_card
-from mlsd.models.hub import Hub
-from mlsd.models.library import Library
-from mlsd.records import EngineOptions
+from mlsd.lab.machine import differences, status
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from tests.lab.processes import end, free_port, lab, wait_for
+from tests.measure.examples import ENVIRONMENT
 
 PLAN = ("B", "--profile", "tiny", "--n-threads", "1", "--gamma", "2", "--repeats", "4", "--n-predict", "16",
         "--prompt", "code", "--prompt", "factual")  # fmt: skip
 Trials = Counter[tuple[str, int, int, int, tuple[int, ...]]]
 heavy = pytest.mark.heavy
-
-
-def test_a_card_tells_the_room_where_downloads_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=7 if Path(place) == tmp_path else 1))
-    monkeypatch.setattr("mlsd.lab.machine.Library", lambda: Library(hub=Hub(cache_dir=tmp_path)))
-    assert read_card(EngineOptions()).free_disk_bytes == 7
 
 
 def outputs(database: Path) -> Trials:
@@ -62,7 +55,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
 def test_each_kind_of_machine_measures_the_whole_plan_once(tmp_path: Path, alone: Trials) -> None:
     with lab(tmp_path, 3, ("a" * 16, "a" * 16, "b" * 16)) as processes:
         with processes.cluster() as cluster:
-            wait_for(lambda: len(cluster.machines()) == 3, "the machines do not join")
+            wait_for(lambda: len(cluster.addresses()) == 3, "the machines do not join")
         run = processes.run(tmp_path / "two.sqlite", *PLAN)
         assert run.wait(timeout=240) == 0, processes.output()
     assert outputs(tmp_path / "two.sqlite") == alone + alone
@@ -104,15 +97,48 @@ def survive(folder: Path, n_kills: int, seed: int) -> Trials:
 def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Path) -> None:
     long = ("B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
     with lab(tmp_path, 1) as processes, processes.cluster() as cluster:
-        wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+        wait_for(lambda: len(cluster.addresses()) == 1, "the machine does not join")
+
+        def measures() -> bool:
+            return any(doing for _, doing in cluster.ask(status).values())
+
         with processes.run(tmp_path / "s.sqlite", *long) as run:
-            wait_for(lambda: run.poll() is not None or any(doing for _, doing in cluster.doing().values()), "idle", 120)
+            wait_for(lambda: run.poll() is not None or measures(), "idle", 120)
             assert run.poll() is None, processes.output()
             run.send_signal(signal.SIGINT)
             run.wait(timeout=60)
-            wait_for(lambda: not any(doing for _, doing in cluster.doing().values()), "the machine is not free")
-            assert "left" in next(iter(cluster.posted().values())).words
+            wait_for(lambda: not measures(), "the machine is not free")
     assert run.returncode == 130
+
+
+@heavy
+def test_a_machine_that_is_killed_measures_nothing_twice_and_one_that_is_busy_steps_aside(tmp_path: Path) -> None:
+    with lab(tmp_path, 2, ("a" * 16, "b" * 16)) as processes, processes.cluster() as cluster:
+        wait_for(lambda: len(cluster.addresses()) == 2, "the machines do not join")
+
+        def n_done() -> int:
+            return max((doing.n_done for _, doing in cluster.ask(status).values() if doing), default=0)
+
+        with FileLock(tmp_path / "machine1" / "run.lock"):
+            run = processes.run(tmp_path / "s.sqlite", *PLAN)
+            wait_for(lambda: run.poll() is not None or n_done() >= 8, "nothing is measured", 200)
+            n_before = n_done()
+            end(processes.machines["machine0"])
+            killed_at = datetime.datetime.now(datetime.UTC).isoformat()
+            processes.rejoin()
+            assert run.wait(timeout=300) == 1, processes.output()
+    assert "Another run of mlsd holds this machine" in processes.output()
+    with Store.open(tmp_path / "s.sqlite", create=False) as store:
+        trials = [one.trial for one in store.trials(TrialFilter(superseded=True))]
+    assert len(trials) == 32 and sum(trial.started_at < killed_at for trial in trials) >= n_before >= 8
+
+
+def test_an_installation_that_differs_is_named() -> None:
+    other = msgspec.structs.replace(ENVIRONMENT, mlsd_version="0.0.1", llama_cpp_build="b2")
+    assert differences(ENVIRONMENT, ENVIRONMENT) == []
+    found = differences(other, ENVIRONMENT)
+    assert found == [f"mlsd 0.0.1 instead of {ENVIRONMENT.mlsd_version}",
+                     f"llama.cpp b2 instead of {ENVIRONMENT.llama_cpp_build}"]  # fmt: skip
 
 
 # --- what cannot be -----------------------------------------------------------------------------------------------

@@ -99,11 +99,11 @@ def test_a_machine_of_ssh_joins_encrypted_comes_back_and_leaves_with_the_lab(
         assert lab.stdout is not None
         assert lab.stdout.readline().startswith(f"mlsd lab join {address}".encode())
         with Cluster(address, certificate) as cluster:
-            wait_for(lambda: len(cluster.machines()) == 1, "the machine does not join")
+            wait_for(lambda: len(cluster.addresses()) == 1, "the machine does not join")
             (first,) = machines()
             with suppress(psutil.NoSuchProcess):
                 first.kill()
-            wait_for(lambda: first not in machines() and len(cluster.machines()) == 1, "it does not come back")
+            wait_for(lambda: first not in machines() and len(cluster.addresses()) == 1, "it does not come back")
         lab.send_signal(signal.SIGINT)
         assert lab.wait(timeout=30) == 130
         wait_for(lambda: not machines(), "a machine is left behind", 20)

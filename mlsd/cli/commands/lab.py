@@ -64,18 +64,14 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
 @certificate_option
 @json_option
 def status(address: str, certificate: Path | None, as_json: bool) -> None:
-    """Print the machines of the lab at ADDRESS, what they measure, and what is left."""
+    """Print the machines of the lab at ADDRESS, and what they measure."""
     from mlsd.lab.cluster import Cluster
+    from mlsd.lab.machine import status
     from mlsd.report.tables.records import machines_table
 
     with Cluster(address, certificate) as cluster:
-        machines, posted = cluster.doing(), cluster.posted()
+        machines = cluster.ask(status)
     if as_json:
-        shown = {a: {"card": card, "doing": doing} for a, (card, doing) in machines.items()}
-        print_json({"machines": shown, "runs": posted})
-        return
-    print_table(machines_table(machines))
-    for run in posted.values():
-        say(run.words)
-        for failure in run.failures:
-            say((f"  failed: {failure}", "bad"))
+        print_json({"machines": {a: {"card": card, "doing": doing} for a, (card, doing) in machines.items()}})
+    else:
+        print_table(machines_table(machines))

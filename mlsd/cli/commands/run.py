@@ -247,7 +247,7 @@ def _run_lab(
     *,
     as_json: bool,
 ) -> None:
-    from mlsd.lab.suites import run_lab_study
+    from mlsd.lab.study import run_lab_study
 
     if options["distances"]:
         raise InputError("--distances is not for a lab.", hint="Ask for it on one machine.")
@@ -262,20 +262,20 @@ def _run_lab(
             options=more,
         )
     say_warnings(result.warnings)
-    for refused in result.outcome.refused:
-        note(f"Did not take part: {refused}")
+    for refused in result.refused:
+        note(f"Did not measure: {refused}")
     if as_json:
         print_json(result)
-    for place in result.outcome.places:
+    for place in result.machines:
         found = place.outcome
         machine = f"{place.environment.chip or place.environment.machine}, {place.environment.backend}"
         counts = f"{found.n_ok} trials measured, {found.n_failed} failed, {found.n_skipped} done before"
         note(f"{machine}: {counts}, {found.n_left} left; in {result.database}.")
     if not as_json:
         _say_answer(result.answer)
-    if any(place.outcome.interrupted for place in result.outcome.places):
+    if any(place.outcome.interrupted for place in result.machines):
         ctx.exit(130)
-    if any(place.outcome.n_left for place in result.outcome.places):
+    if any(place.outcome.n_left for place in result.machines):
         note("The same command continues where it stopped.")
         ctx.exit(1)
 

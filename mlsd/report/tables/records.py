@@ -292,24 +292,20 @@ def _value(name: str, value: Any) -> str:
     return format_bytes(value) if name.endswith("_bytes") else str(value)
 
 
-def machines_table(machines: Mapping[str, tuple[Card | None, Doing | None]]) -> Table:
-    """The machines of a lab by address, and what each measures."""
+def machines_table(machines: Mapping[str, tuple[Card, Doing | None]]) -> Table:
+    """The machines of a lab by address as they joined, and what each measures."""
     power = {None: None, True: "battery", False: "connected"}
+
+    def measures(row: tuple[str, tuple[Card, Doing | None]]) -> str:
+        now = row[1][1]
+        return f"{now.n_done} of {now.n_total} trials" if now else "nothing"
 
     of_card = (
         column("machine", of="name"),
-        column("models", "n", "", lambda card: len(card.models)),
         column("free memory", "bytes", "", "conditions.available_bytes"),
         column("power", of=lambda card: power[card.conditions.on_battery]),
         column("heat", of="conditions.thermal_state"),
     )
-
-    def measures(row: tuple[str, tuple[Card | None, Doing | None]]) -> str | None:
-        card, now = row[1]
-        if card is None:
-            return None
-        return f"{now.target}, trial {now.n_done + 1} of {now.n_slots}" if now else "nothing"
-
     return table(
         "Machines",
         machines.items(),

@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
-from mlsd.hardware import read_environment
-from mlsd.lab.machine import measure, read_origin
 from mlsd.measure import process
 from mlsd.measure.parent import memory
 from mlsd.measure.parent.compare import CompareRequest, compare
 from mlsd.measure.parent.requests import bench
 from mlsd.measure.parent.tune import tune, tune_request
-from mlsd.measure.process import run_info
 from mlsd.planning.job import Job
-from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import EngineOptions
 
@@ -39,18 +35,11 @@ def run_compare(tiny: Path, db: Path) -> None:
     compare(asked, lambda store, session, n_blocks: None if n_blocks else ("0", "1"), db)
 
 
-def run_lab(tiny: Path, db: Path) -> None:
-    asked = bench_request(target="tiny-dense", drafters=("pld",), gammas=(2,), n_predict=8, repeats=1)
-    (job,) = plan_bench(asked).loads
-    origin = read_origin(read_environment(run_info(EngineOptions())))
-    measure(job, origin, may_pull=False, wanted=lambda: True, say=lambda done: None)
-
-
 class JobReceived(BaseException):
     """A worker got a job."""
 
 
-@pytest.mark.parametrize("command", [run_bench, run_tune, run_compare, run_lab])
+@pytest.mark.parametrize("command", [run_bench, run_tune, run_compare])
 def test_a_command_on_a_machine_where_memory_is_tight_has_one_arm_open_at_a_time(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Path, Path], None]
 ) -> None:
