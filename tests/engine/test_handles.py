@@ -96,7 +96,10 @@ def test_the_probe_leaves_nothing_open(tiny: Path, still_open: Counter[str]) -> 
     assert not any(still_open.values())
 
 
-@pytest.mark.parametrize("broken", ["llama_init_from_model", "llama_get_memory", "llama_sampler_init_greedy"])
+@pytest.mark.parametrize(
+    "broken",
+    ["llama_init_from_model", "llama_get_memory", "llama_sampler_chain_init", "llama_sampler_init_greedy"],
+)
 def test_a_session_that_fails_half_way_leaves_nothing_open(
     tiny: Path, still_open: Counter[str], monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -105,6 +108,19 @@ def test_a_session_that_fails_half_way_leaves_nothing_open(
         with pytest.raises(EngineError):
             open_context(model, OPTIONS)
         assert +still_open == Counter(llama_model_load_from_file=1)
+
+
+def test_a_saved_state_that_stays_in_its_borrowed_sequence_is_an_error(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one saved there would be of two states."""
+    options = msgspec.structs.replace(OPTIONS, n_saved_states=1, saved_on_device=True)
+    with LlamaModel(tiny / "qwen35.gguf") as model, open_context(model, options) as context:
+        context.decode((1, 2, 3))
+        context.save_state(0)
+        monkeypatch.setattr(library(), "llama_memory_seq_rm", lambda *_: False)
+        with pytest.raises(EngineError, match="cannot forget positions"):
+            context.save_state(0)
 
 
 def test_a_model_that_fails_half_way_is_freed(

@@ -113,6 +113,8 @@ class LlamaContext:
     def _attach_greedy_sampler(self, params: Any) -> None:
         native = self._native
         chain = native.llama_sampler_chain_init(native.llama_sampler_chain_default_params())
+        if not chain:
+            raise fail("llama.cpp cannot create a chain of samplers")
         self._stack.callback(native.llama_sampler_free, chain)
         greedy = native.llama_sampler_init_greedy()
         if not greedy:
@@ -320,7 +322,7 @@ class LlamaContext:
         if written != saved.n_bytes or written == 0:
             raise fail(f"Saving the recurrent state wrote {written} of {saved.n_bytes} bytes")
         if sequence:
-            native.llama_memory_seq_rm(self.memory, sequence, -1, -1)
+            self.cut(sequence, -1)
 
     def _spare_sequence(self, slot: int | None) -> int:
         """The sequence under which the device keeps a state; 0 for what needs none of its own."""
