@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from mlsd.engine.drafter import Drafter
+from mlsd.engine.drafter import Drafter, WrappedDrafter
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.records import Record
 
@@ -70,34 +70,24 @@ def _drop(n: int) -> int:
     return max(_DROP * n, _LEAST_DROP)
 
 
-class Adaptive(Drafter):
+class Adaptive(WrappedDrafter):
     """Another drafter, asked for as many tokens as the rule has come to; each generation begins at the least."""
 
     def __init__(self, inner: Drafter, least: int, most: int) -> None:
-        self._inner, self._bounds = inner, (least, most)
+        super().__init__(inner)
+        self._bounds = (least, most)
         self._length, self._n_proposed = AdaptiveLength(least, most), 0
-        self.rollback_name, self.fell_back = inner.rollback_name, inner.fell_back
 
     def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
         self._length, self._n_proposed = AdaptiveLength(*self._bounds), 0
-        self._inner.begin(prompt, rng)
+        super().begin(prompt, rng)
 
     def propose(self, k: int) -> Proposal:
-        proposal = self._inner.propose(min(k, self._length.tokens))
+        proposal = self.inner.propose(min(k, self._length.tokens))
         self._n_proposed = proposal.n_proposed
         return proposal
 
     def observe(self, verification: Verification) -> None:
         self._length.learn(self._n_proposed, verification.accepted)
         self._n_proposed = 0
-        self._inner.observe(verification)
-
-    def stats(self) -> dict[str, float]:
-        return self._inner.stats()
-
-    @property
-    def failed_native_calls(self) -> int:
-        return self._inner.failed_native_calls
-
-    def close(self) -> None:
-        self._inner.close()
+        super().observe(verification)

@@ -20,7 +20,7 @@ import msgspec
 
 from mlsd.drafters import method as methods
 from mlsd.drafters.method import DrafterSetup, Method, MethodOptions
-from mlsd.engine.drafter import Drafter
+from mlsd.engine.drafter import Drafter, WrappedDrafter
 from mlsd.engine.verify import Proposal
 from mlsd.errors import EngineError, InputError, MlsdError, choose, in_one_line
 from mlsd.outside import read_given
@@ -142,12 +142,12 @@ def _blame(called: str, path: Path) -> Iterator[None]:
         raise EngineError(f"{called} raised {in_one_line(error, path)}.") from error
 
 
-class _UserDrafter(Drafter):
+class _UserDrafter(WrappedDrafter):
     """A drafter whose faults are called its own, and that proposes nothing which cannot be verified."""
 
     def __init__(self, drafter: Drafter, called: str, path: Path, setup: DrafterSetup) -> None:
-        self._drafter, self._called, self._n_vocab = drafter, called, setup.target.tokenizer.vocabulary.n_tokens
-        self.rollback_name, self.fell_back = drafter.rollback_name, drafter.fell_back
+        super().__init__(drafter)
+        self._called, self._n_vocab = called, setup.target.tokenizer.vocabulary.n_tokens
         for name in ("begin", "observe", "stats", "close"):
             setattr(self, name, _blame(called, path)(getattr(drafter, name)))
         self._propose = _blame(called, path)(drafter.propose)
@@ -167,7 +167,3 @@ class _UserDrafter(Drafter):
         if not all(0 <= token < self._n_vocab for token in tokens):
             raise EngineError(f"{self._called} proposed what is no token of the target: {str(proposal.tokens)[:60]}.")
         return msgspec.structs.replace(proposal, tokens=tokens)
-
-    @property
-    def failed_native_calls(self) -> int:
-        return self._drafter.failed_native_calls

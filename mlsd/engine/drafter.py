@@ -42,5 +42,31 @@ class Drafter:
         """Free native handles; calling it twice is harmless."""
 
 
+class WrappedDrafter(Drafter):
+    """A drafter around another one, which does what is not done here."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self.inner, self.rollback_name, self.fell_back = inner, inner.rollback_name, inner.fell_back
+
+    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
+        self.inner.begin(prompt, rng)
+
+    def propose(self, k: int) -> Proposal:
+        return self.inner.propose(k)
+
+    def observe(self, verification: Verification) -> None:
+        self.inner.observe(verification)
+
+    def stats(self) -> dict[str, float]:
+        return self.inner.stats()
+
+    @property
+    def failed_native_calls(self) -> int:
+        return self.inner.failed_native_calls
+
+    def close(self) -> None:
+        self.inner.close()
+
+
 class NoDrafter(Drafter):
     """Plain autoregressive decoding: never proposes. The baseline arm runs through the same loop as every method."""

@@ -192,12 +192,8 @@ class Source:
 
     def texts(self, key: str) -> list[str]:
         """An array of texts; empty where it is not there."""
-        value = self.get(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or (value and not isinstance(value[0], str)):
-            raise self._misfit(key, value, "a list of texts")
-        return value
+        texts: list[str] = self._typed(key, list[str], "a list of texts", False) or []
+        return texts
 
     def length(self, key: str) -> int | None:
         """Number of items of an array, which is not decoded; None when the key is not there."""

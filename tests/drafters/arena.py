@@ -16,7 +16,7 @@ from mlsd.drafters.method import DrafterSetup
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
-from mlsd.engine.drafter import Drafter, NoDrafter
+from mlsd.engine.drafter import Drafter, NoDrafter, WrappedDrafter
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
@@ -61,17 +61,15 @@ class Run:
         return sum(r.accepted for r in self.generation.rounds)
 
 
-class Watched(Drafter):
+class Watched(WrappedDrafter):
     """A drafter of which is checked, in every round, that as much of its draft stands as the output goes on with.
 
     How much that is depends on weights and, where they are random, on the processor's rounding; this does not.
     """
 
     def __init__(self, inner: Drafter) -> None:
-        self.inner, self._draft = inner, Proposal()
-
-    def begin(self, prompt: Sequence[int], rng: np.random.Generator) -> None:
-        self.inner.begin(prompt, rng)
+        super().__init__(inner)
+        self._draft = Proposal()
 
     def propose(self, k: int) -> Proposal:
         self._draft = self.inner.propose(k)
@@ -88,12 +86,6 @@ class Watched(Drafter):
             node, n_same = child, n_same + 1
         assert n_same == verification.accepted == len(verification.committed) - 1
         self._draft = Proposal()
-
-    def stats(self) -> dict[str, float]:
-        return self.inner.stats()
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class Arena:
