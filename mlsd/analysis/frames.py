@@ -112,60 +112,46 @@ class Paired(NamedTuple):
         return self.ms["rollback"] + self.ms["sample"] + self.ms["other"]
 
 
-def _name(name: str, meaning: str, of: str | Get) -> Column:
-    return column(name, "", meaning, of, kind="object")
-
-
-def _whole(name: str, meaning: str, of: str | Get) -> Column:
-    return column(name, "n", meaning, of, kind="int64")
-
-
-def _flag(name: str, meaning: str, of: Get) -> Column:
-    return column(name, "flag", meaning, of, kind="bool")
-
-
-def _number(name: str, meaning: str, of: str | Get | None = None) -> Column:
-    return column(name, "3", meaning, of)
-
-
 def _fact(name: str) -> Get:
     return lambda p: 0 if p.target is None else getattr(p.target, name) or 0
 
 
-PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds of a trial
-    _whole("trial_id", "the speculative trial", "pair.own.id"),
-    _whole("baseline_id", "the plain trial of its block", "pair.plain.id"),
-    _name("target", "id of the target", "case.target.id"),
-    _name("drafter", "drafting method", "case.drafter.name"),
-    _name("draft", "id of the draft model", "case.drafter.draft.id"),
-    _name("options", "options of the drafter, as JSON", lambda p: options_text(p.case.drafter)),
-    _name("component", "the part of the target that drafts", "case.drafter.options.component"),
-    _whole("gamma", "most tokens proposed a round", "case.gamma"),
-    _name("prompt", "name of the prompt", "case.prompt.key"),
-    _whole("n_prompt", "prompt tokens", lambda p: p.own.n_prompt or 0),
-    _whole("block", "number of the planned block", "own.block"),
-    _whole("repeat", "repeat of the block", "own.repeat"),
-    _number("started_s", "when it began, seconds since 1970", lambda p: _seconds(p.own.started_at)),
-    _flag("loops", "its output repeats itself to the end", lambda p: loop_of(p.own.tokens) is not None),
-    _number("speedup", "tok/s over those of the plain trial", "pair.ratio"),
-    _number("t_one_ms", "decode time a token of the plain trial"),
-    _number("mgl", "committed / rounds", "whole.mgl"),
-    _whole("proposed", "drafted tokens sent to verification", "whole.proposed"),
-    _whole("accepted", "proposed tokens that matched", "whole.accepted"),
-    _whole("rounds", "rounds", "whole.rounds"),
-    _number("draft_ms", "drafting of a round", "ms.draft"),
-    _number("verify_ms", "verification of a round", "ms.verify"),
-    _number("rest_ms", "rollback, sampling and bookkeeping of a round"),
-    _number("round_ms", "the whole round", lambda p: p.ms["draft"] + p.ms["verify"] + p.rest_ms),
-    _flag("mixture", "the target routes to experts", lambda p: bool(_fact("n_experts")(p))),
-    _number("parameters", "of the target", _fact("n_parameters")),
-    _number("active", "parameters that a token of the target reads", _fact("n_parameters_active")),
-    _number("weight_bytes", "of the target's tensors", _fact("weight_bytes")),
-    _name("architecture", "of the target", lambda p: p.target.architecture if p.target else ""),
-    _name("shape", "equal for quantizations of one model", lambda p: _shape(p.target)),
-    _number("draft_parameters", "of the draft model", "draft.n_parameters"),
-    _number("perplexity_ratio", "of the drafting part over the whole model"),
+_PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds of a trial
+    column("trial_id", "n", "the speculative trial", "pair.own.id"),
+    column("baseline_id", "n", "the plain trial of its block", "pair.plain.id"),
+    column("target", "", "id of the target", "case.target.id"),
+    column("drafter", "", "drafting method", "case.drafter.name"),
+    column("draft", "", "id of the draft model", "case.drafter.draft.id"),
+    column("options", "", "options of the drafter, as JSON", lambda p: options_text(p.case.drafter)),
+    column("component", "", "the part of the target that drafts", "case.drafter.options.component"),
+    column("gamma", "n", "most tokens proposed a round", "case.gamma"),
+    column("prompt", "", "name of the prompt", "case.prompt.key"),
+    column("n_prompt", "n", "prompt tokens", lambda p: p.own.n_prompt or 0),
+    column("block", "n", "number of the planned block", "own.block"),
+    column("repeat", "n", "repeat of the block", "own.repeat"),
+    column("started_s", "3", "when it began, seconds since 1970", lambda p: _seconds(p.own.started_at)),
+    column("loops", "flag", "its output repeats itself to the end", lambda p: loop_of(p.own.tokens) is not None),
+    column("speedup", "3", "tok/s over those of the plain trial", "pair.ratio"),
+    column("t_one_ms", "3", "decode time a token of the plain trial"),
+    column("mgl", "3", "committed / rounds", "whole.mgl"),
+    column("proposed", "n", "drafted tokens sent to verification", "whole.proposed"),
+    column("accepted", "n", "proposed tokens that matched", "whole.accepted"),
+    column("rounds", "n", "rounds", "whole.rounds"),
+    column("draft_ms", "3", "drafting of a round", "ms.draft"),
+    column("verify_ms", "3", "verification of a round", "ms.verify"),
+    column("rest_ms", "3", "rollback, sampling and bookkeeping of a round"),
+    column("round_ms", "3", "the whole round", lambda p: p.ms["draft"] + p.ms["verify"] + p.rest_ms),
+    column("mixture", "flag", "the target routes to experts", lambda p: bool(_fact("n_experts")(p))),
+    column("parameters", "3", "of the target", _fact("n_parameters")),
+    column("active", "3", "parameters that a token of the target reads", _fact("n_parameters_active")),
+    column("weight_bytes", "3", "of the target's tensors", _fact("weight_bytes")),
+    column("architecture", "", "of the target", lambda p: p.target.architecture if p.target else ""),
+    column("shape", "", "equal for quantizations of one model", lambda p: _shape(p.target)),
+    column("draft_parameters", "3", "of the draft model", "draft.n_parameters"),
+    column("perplexity_ratio", "3", "of the drafting part over the whole model"),
 )
+_NEVER_MISSING: dict[Kind, Kind] = {"string": "object", "Int64": "int64", "boolean": "bool"}
+PAIRS = tuple(one._replace(kind=_NEVER_MISSING.get(one.dtype, one.dtype)) for one in _PAIRS)
 
 
 def pairs(

@@ -167,7 +167,6 @@ _COSTS: list[Callable[[Study], Table]] = [
     traffic_table,
     lambda study: machine_tables.curve_table(study.machine.curves),
     lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
-    lambda study: machine_tables.validation_table(study.validation),
 ]
 _FITS: list[Callable[[Study], Table]] = [
     lambda study: equation_table(study.predictions),

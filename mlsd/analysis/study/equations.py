@@ -8,7 +8,6 @@ the tokens that a round commits.
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -138,13 +137,10 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
 
 def _of_times(arm: ArmResult, pairs: pd.DataFrame, inputs: Inputs) -> Equations:
     """Of pairs whose times are T_seq, T_draft, T_verify and the rest, in ms."""
-    whole, gamma = arm.whole, float(arm.case.gamma)
-    account, units = inputs == "rounds", units_of(pairs).tolist()
-    n = (pairs["proposed"] / pairs["rounds"] if account else pairs["gamma"].astype(float)).tolist()
-    alpha = (pairs["accepted"] / pairs["proposed"]).tolist()
-    t_seq, t_draft, t_verify, t_rest, mgl = (
-        pairs[name].tolist() for name in ("t_one_ms", "draft_ms", "verify_ms", "rest_ms", "mgl")
-    )
+    whole, account, units = arm.whole, inputs == "rounds", units_of(pairs).tolist()
+    n = pairs["proposed"] / pairs["rounds"] if account else pairs["gamma"].astype(float)
+    t_seq, t_draft, t_verify, t_rest = (pairs[name] for name in ("t_one_ms", "draft_ms", "verify_ms", "rest_ms"))
+    alpha, c = pairs["accepted"] / pairs["proposed"], t_draft / n / t_seq
 
     def prediction(values: Iterable[float]) -> Prediction:
         predicted = list(values)
@@ -152,22 +148,19 @@ def _of_times(arm: ArmResult, pairs: pd.DataFrame, inputs: Inputs) -> Equations:
         speedup = mean_over(predicted, units, ratio=True).value
         return Prediction(speedup=speedup, off=mean_over(off, units, ratio=True))
 
-    t_seq_ms, t_draft_ms, t_verify_ms, t_rest_ms = map(statistics.fmean, (t_seq, t_draft, t_verify, t_rest))
-    a_round = whole.proposed / whole.rounds if account else gamma
-    c = (draft / own / seq for draft, own, seq in zip(t_draft, n, t_seq, strict=True))
-    rounds = map(sum, zip(t_draft, t_verify, t_rest, strict=True))
+    a_round = whole.proposed / whole.rounds if account else float(arm.case.gamma)
     return Equations(
         arm=arm,
         inputs=inputs,
         alpha=whole.accepted / whole.proposed,
         mgl=whole.mgl or 1.0,
         proposed_per_round=a_round,
-        c=t_draft_ms / a_round / t_seq_ms,
-        t_seq_ms=t_seq_ms,
-        t_draft_ms=t_draft_ms,
-        t_verify_ms=t_verify_ms,
-        t_rest_ms=t_rest_ms,
+        c=t_draft.mean() / a_round / t_seq.mean(),
+        t_seq_ms=t_seq.mean(),
+        t_draft_ms=t_draft.mean(),
+        t_verify_ms=t_verify.mean(),
+        t_rest_ms=t_rest.mean(),
         eq1=prediction(map(equation_1, alpha, c, n)),
         eq2=prediction(map(equation_2, t_seq, t_draft, t_verify, n)),
-        corrected=None if account else prediction(map(corrected, t_seq, rounds, mgl)),
+        corrected=None if account else prediction(map(corrected, t_seq, t_draft + t_verify + t_rest, pairs["mgl"])),
     )

@@ -19,7 +19,6 @@ from mlsd.analysis.compare.sessions import Comparison, sessions
 from mlsd.analysis.fits.calibration import pass_times
 from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pairs
 from mlsd.analysis.pairs import PairedTrials, pair_trials
-from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results import comparability
 from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.study.equations import Equations, TimedRound, equations, timed_rounds
@@ -38,7 +37,7 @@ from mlsd.trials.fields import ARM
 from mlsd.trials.identities import Broken
 from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
 from mlsd.trials.results import ArmResult, Measured, order
-from mlsd.units import counted, quoted
+from mlsd.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,17 +179,6 @@ class Study:
     def verdicts(self) -> list[ClaimVerdict]:
         """Every published claim, decided on these trials."""
         return decide_all(self.paired)
-
-    @cached_property
-    def validation(self) -> Validation:
-        """Each gamma predicted without its own trials. Raises AnalysisError when there is nothing to predict from."""
-        found = validate(msgspec.structs.replace(self.machine.known, arms={self.machine.key: tuple(self.results)}))
-        if found is None:
-            raise AnalysisError(
-                "Nothing can be predicted: no drafter has plain decoding and two gammas on one prompt.",
-                hint=f"Measure that: mlsd run B --db {quoted(self.source)}.",
-            )
-        return found
 
     @cached_property
     def predictions(self) -> list[Equations]:

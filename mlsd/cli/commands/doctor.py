@@ -11,9 +11,10 @@ import click
 from mlsd.cli import options as shared
 from mlsd.cli.options import json_option, refuse
 from mlsd.cli.output import note, print_json, print_table, say, working
+from mlsd.columns import column
 from mlsd.hardware import darwin
 from mlsd.records import GAMMAS, EngineOptions
-from mlsd.report.render.table import Table, Tone, table, text, words
+from mlsd.report.render.table import Table, Tone, table, text
 from mlsd.report.tables.records import checks_table, machine_rows
 from mlsd.units import format_bytes
 
@@ -127,18 +128,18 @@ def _card(found: Diagnosis) -> Table:
     if found.budget:
         state["models may take"] = f"{format_bytes(found.budget.limit_bytes)} ({found.budget.basis})"
     rows = [*machine_rows(found.environment, found.missing).values(), *((text(k), text(v)) for k, v in state.items())]
-    return table("This machine", rows, words("field", lambda row: row[0]), words("value", lambda row: row[1]))
+    return table("This machine", rows, column("field", of="0"), column("value", of="1"))
 
 
 def _profiles(profiles: tuple[ProfileFit, ...]) -> Table:
     return table(
         "Profiles",
         profiles,
-        words("profile", lambda fit: fit.profile),
-        words("verdict", lambda fit: text(fit.verdict, _TONES[fit.verdict])),
-        words("here", lambda fit: f"{fit.n_downloaded} of {fit.n_models}"),
-        words("to get", _to_get),
-        words("why", lambda fit: fit.why),
+        column("profile"),
+        column("verdict", of=lambda fit: text(fit.verdict, _TONES[fit.verdict])),
+        column("here", of=lambda fit: f"{fit.n_downloaded} of {fit.n_models}"),
+        column("to get", of=_to_get),
+        column("why"),
     )
 
 
@@ -204,12 +205,12 @@ def _builds_table(found: list[BuildVerdict]) -> Table:
     return table(
         "Builds of llama.cpp",
         found,
-        words("build", lambda v: v.name),
-        words("fits", lambda v: text("yes", "good") if v.fits else text("NO", "bad")),
-        words("llama.cpp", lambda v: v.backend and v.backend.build),
-        words("bindings", lambda v: v.backend and v.backend.binding_version),
-        words("devices", lambda v: v.backend and ", ".join(device.name for device in v.backend.devices)),
-        words("structures as", lambda v: v.fits and v.fits.layout),
-        words("memory as", lambda v: v.fits and f"version {v.fits.memory_version}"),
-        words("rollback", lambda v: v.fits and v.fits.rollback),
+        column("build", of="name"),
+        column("fits", of=lambda v: text("yes", "good") if v.fits else text("NO", "bad")),
+        column("llama.cpp", of="backend.build"),
+        column("bindings", of="backend.binding_version"),
+        column("devices", of=lambda v: v.backend and ", ".join(device.name for device in v.backend.devices)),
+        column("structures as", of="fits.layout"),
+        column("memory as", of=lambda v: v.fits and f"version {v.fits.memory_version}"),
+        column("rollback", of="fits.rollback"),
     )

@@ -10,6 +10,7 @@ import msgspec
 from mlsd.cli import options as shared
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import byte_progress, note, print_json, print_table, say
+from mlsd.columns import column
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
 from mlsd.gguf_tools.source import Source
@@ -21,7 +22,7 @@ from mlsd.hashes import file_sha256
 from mlsd.measure.messages import LayersFound
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import EngineOptions
-from mlsd.report.render.table import numbers, table, text, words
+from mlsd.report.render.table import table, text
 from mlsd.units import as_ranges, format_bytes, format_duration, format_percent, quoted
 
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
@@ -92,9 +93,9 @@ def _print_plan(plan: SynthPlan) -> None:
         table(
             f"{plan.name} ({plan.architecture}), {plan.n_layers}{depth} layers, {plan.quant}",
             parts,
-            words("", lambda part: part[0]),
-            numbers("parameters", lambda part: part[1].n_parameters),
-            numbers("bytes", lambda part: text(format_bytes(part[1].n_bytes))),
+            column("part", of="0", label=""),
+            column("parameters", "n", "", "1.n_parameters"),
+            column("bytes", "bytes", "", "1.n_bytes"),
             note="Random weights; without vision tower and multi-token-prediction blocks.",
         )
     )
@@ -119,11 +120,11 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
     made = table(
         f"Tiny models in {output}",
         files,
-        words("file", lambda file: f"{file.name}.gguf"),
-        numbers("weights", lambda file: file.n_parameters),
-        numbers("noise", lambda file: text(f"{100 * file.noise:g} %" if file.noise else None)),
-        numbers("size", lambda file: text(format_bytes(file.n_bytes))),
-        words("sha256", lambda file: file.sha256[:12]),
+        column("file", of=lambda file: f"{file.name}.gguf"),
+        column("weights", "n", "", "n_parameters"),
+        column("noise", "n", "", lambda file: text(f"{100 * file.noise:g} %" if file.noise else None)),
+        column("size", "bytes", "", "n_bytes"),
+        column("sha256", of=lambda file: file.sha256[:12]),
     )
     print_table(made)
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from mlsd.columns import Column, Get, column
+from mlsd.columns import Column
 from mlsd.records import Record
 from mlsd.stats import Interval
 from mlsd.units import NS_PER_MS, format_bytes
@@ -53,16 +53,6 @@ def table(title: str, rows: Iterable[Any], *columns: Column, **about: Any) -> Ta
     heads = (Head(label=c.label, trace=c.meaning, numeric=c.numeric, detail=c.detail) for c in columns)
     cells = tuple(tuple(formatted(c.get(row), c.format) for c in columns) for row in rows)
     return Table(title=title, heads=tuple(heads), rows=cells, **about)
-
-
-def words(label: str, value: Get, trace: str = "", *, detail: bool = False) -> Column:
-    """A column of words, or of cells; a narrow terminal leaves out what is a `detail`."""
-    return column(label, "", trace, value, label, detail=detail)
-
-
-def numbers(label: str, value: Get, trace: str = "", *, detail: bool = False) -> Column:
-    """A column of whole numbers, or of cells that hold another number."""
-    return column(label, "n", trace, value, label, detail=detail)
 
 
 _DIGITS = re.compile(r"\[?(\d)\]?(.*)")

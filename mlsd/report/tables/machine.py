@@ -6,7 +6,6 @@ from typing import Any
 from mlsd.analysis.experts.coverage import Mixture
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.frames import EXPERTS, PASSES, Counted, timed_passes
-from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.columns import Column, chosen, column, inside
 from mlsd.measure.messages import WidthExactness
@@ -136,27 +135,6 @@ def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
         id="bandwidth",
         note=f"{found.verdict.reason} Measured {found.measured_at}; published peak: {source}.",
     )  # fmt: skip
-
-
-def validation_table(found: Validation) -> Table:
-    """Every gamma predicted without its own times."""
-    return table(
-        "Each gamma predicted from the times of the others, its rounds as they were",
-        found.checked,
-        column("target"),
-        column("draft or method", of="setting"),
-        column("prompt"),
-        column("gamma", "n"),
-        column("predicted tok/s", "1", "", "predicted_tok_s"),
-        column("measured tok/s", "1", "as of the arm", "measured_tok_s"),
-        column("error", "1%", "predicted / measured - 1"),
-        column("spread", "1%", "of tok/s over blocks: half the range, over the median", detail=True),
-        column("MGL", "2", "tokens a round adds", "mgl"),
-        column("costs from", of=lambda row: "timed passes" if row.calibrated else "rounds of the other gammas"),
-        id="validation",
-        note=found.words,
-        interactive=True,
-    )
 
 
 def share_table(found: Mixture) -> Table:

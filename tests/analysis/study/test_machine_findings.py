@@ -12,7 +12,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import EngineOptions, ModelFacts
 from mlsd.store.rows import CalibrationPoint, PassKind, StreamRead, TimedPass, environment_key
 from mlsd.store.store import Store
-from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, whole_study, write
+from tests.analysis.studies import DENSE, DRAFT, MACHINE, MOE, blocks, write
 
 ELSEWHERE = msgspec.structs.replace(MACHINE, host="b" * 16)
 
@@ -95,12 +95,6 @@ def test_the_newest_bandwidth_run_is_read_with_its_threads(tmp_path: Path) -> No
     assert found.verdict.agrees
 
 
-def test_every_gamma_of_a_study_is_predicted_without_its_own_times(tmp_path: Path) -> None:
-    found = mlsd.open_study(whole_study(tmp_path / "s.sqlite")).validation
-    assert found.n >= 6 and not any(row.calibrated for row in found.checked)
-    assert found.median_error < 0.1
-
-
 def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path) -> None:
     db = tmp_path / "s.sqlite"
     study = mlsd.open_study(write(db, blocks(MOE, repeats=1, gammas=(4,))))
@@ -108,10 +102,9 @@ def test_what_was_not_measured_says_the_command_that_measures_it(tmp_path: Path)
         ("curves", f"mlsd calibrate MODEL --db {db}"),
         ("mixtures", f"mlsd calibrate tiny-moe-q4_0 --db {db}"),
         ("bandwidth", f"mlsd calibrate memory --db {db}"),
-        ("validation", "mlsd run B"),
     ):
         with pytest.raises(AnalysisError) as error:
-            getattr(study if part == "validation" else study.machine, part)
+            getattr(study.machine, part)
         assert hint in error.value.hint
 
 
