@@ -121,11 +121,10 @@ def against(
 def list_trials(db: Path | None, chosen: TrialFilter, show_all: bool, as_json: bool) -> None:
     """Print a line for each trial; those that failed and were retried are left out."""
     from mlsd.cli.watch import say_warnings
-    from mlsd.trials.arms import options_text
 
     with reading(db) as store:
         chosen = _in_store(store, chosen)
-        listed, cases, warnings = list(trial_rows(store, chosen)), store.cases(), store.warnings()
+        listed, warnings = list(trial_rows(store, chosen)), store.warnings()
         runs = [run for run in store.runs() if run.plan.get("suites")]  # others calibrate
         note_left_out(store)
     if as_json:
@@ -137,8 +136,7 @@ def list_trials(db: Path | None, chosen: TrialFilter, show_all: bool, as_json: b
         shown = listed if show_all else listed[-_MOST_LINES:]
         if len(shown) < len(listed):
             note(f"The last {_MOST_LINES} of {len(listed)} lines; --all lists every one.")
-        named = [row | {"options": options_text(cases[row["case_id"]].drafter)} for row in shown]
-        print_table(trials_table(named, {}))
+        print_table(trials_table(shown, {}))
         n = Counter(row["status"] for row in listed)
         say(f"{len(listed)} trials, {n['failed']} failed, {n['invalid']} not valid, {n['disturbed']} disturbed.")
     say_warnings(warnings)
