@@ -44,7 +44,7 @@ from mlsd.formats.tables import TRIALS
 from mlsd.gguf_tools.synthetic.tiny import TinyFile
 from mlsd.lab.machine import Card, Doing
 from mlsd.lab.study import LabStudyResult
-from mlsd.measure.messages import LayersFound, Probed, Spent, WidthExactness
+from mlsd.measure.messages import LayersFound, Probed, Spent
 from mlsd.measure.parent.builds import BuildVerdict
 from mlsd.measure.parent.doctor import Diagnosis, SelfCheck
 from mlsd.measure.parent.forecast import Forecast
@@ -66,7 +66,7 @@ from mlsd.records import (
 )
 from mlsd.report.page import Written
 from mlsd.stats import Interval, Percentiles
-from mlsd.store.rows import DraftDistance, PassShares, Run, StoredWarning, TimedPass
+from mlsd.store.rows import DraftDistance, PassShares, Run, StoredWarning, TimedPass, WidthExactness
 from mlsd.trials.fields import ARM
 from mlsd.trials.stages import StageTime
 from tools.data_reference import comments

@@ -110,17 +110,6 @@ class Covered(Record, frozen=True, kw_only=True, tag=True):
     loads: tuple[ExpertLoad, ...] = ()
 
 
-class WidthExactness(Record, frozen=True, kw_only=True, tag=True):
-    """How passes over k rows compare with passes over one, on one text."""
-
-    rows: int
-    n_tokens: int  # on which it was compared: what is equal on these may differ later
-    is_equal: bool  # every logit, bit for bit
-    largest_difference: float  # of a logit
-    n_changed: int  # tokens that are the best of one and not of the other
-    largest_gap: float | None  # between the two best logits of single passes, where a token changed
-
-
 class Spent(Record, frozen=True, kw_only=True, tag=True):
     """What the parts of a calibration took."""
 

@@ -85,6 +85,18 @@ class CalibrationPoint(Figure, frozen=True, kw_only=True):
     span_ns: Span
 
 
+class WidthExactness(Figure, frozen=True, kw_only=True, tag=True):
+    """How passes over k rows compare with passes over one, on one text."""
+
+    model_key: str
+    rows: Few
+    n_tokens: Few  # on which it was compared: what is equal on these may differ later
+    is_equal: bool  # every logit, bit for bit
+    largest_difference: Amount  # of a logit
+    n_changed: Count  # tokens that are the best of one and not of the other
+    largest_gap: Amount | None  # between the two best logits of single passes, where a token changed
+
+
 class Coverage(Figure, frozen=True, kw_only=True):
     """How many distinct experts one layer chose in windows of k consecutive tokens."""
 
@@ -195,6 +207,7 @@ class _FigureKind(NamedTuple):
 
 FIGURES: dict[type[Figure], _FigureKind] = {
     CalibrationPoint: _FigureKind("calibration", "a timed pass"),
+    WidthExactness: _FigureKind("width", "a compared width"),
     Coverage: _FigureKind("coverage", "the coverage"),
     ExpertLoad: _FigureKind("expert_load", "the experts"),
     StreamRead: _FigureKind("stream_read", "a streaming read"),

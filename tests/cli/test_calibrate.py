@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from mlsd.cli.commands.calibrate import _why_unreliable
+from mlsd.store.rows import WidthExactness
+from mlsd.store.store import Store
 from tests.cli.conftest import Mlsd
 
 SHORT = ("--n-threads", "1", "--budget-s", "20", "--precision", "10", "--depth", "16", "--rows", "1,2,3,4,5,6,7,8")
@@ -67,6 +69,16 @@ def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, mlsd: Mls
     assert found["not_timed"] == {"16": [2, 3, 4, 9], "24": [1, 2, 3, 4, 9]}
     assert found["half_width"] is None
     assert found["spent"]["seconds"]["load"] > 0
+
+
+def test_the_certificate_of_widths_is_stored_with_the_calibration(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
+    database = tmp_path / "c.sqlite"
+    asked = ("--n-threads", "1", "--budget-s", "2", "--depth", "16", "--rows", "1,2,5", "--json")
+    told = json.loads(run(mlsd, str(tiny / "llama.gguf"), "--db", str(database), *asked))["exactness"]
+    with Store.open(database, read_only=True) as store:
+        stored = [width for _, width in store.figures(WidthExactness)]
+        assert {width.model_key for width in stored} <= set(store.models())
+    assert [width.rows for width in stored] == [width["rows"] for width in told] == [2, 5]
 
 
 PARTS = ("--n-threads", "1", "--repeats", "1", "--depth", "16", "--rows", "1,3", "--n-predict", "16")

@@ -11,7 +11,7 @@ from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.bench import Bench
-from mlsd.measure.messages import BreakdownJob, CalibrateJob, Covered, Passes, Spent, WidthExactness
+from mlsd.measure.messages import BreakdownJob, CalibrateJob, Covered, Passes, Spent
 from mlsd.measure.parent.blocks import Watcher, machine_lock, recorded_run
 from mlsd.measure.process import Variables, answers, call, run_info
 from mlsd.measure.worker import calibrate as worker
@@ -23,7 +23,7 @@ from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.planning.request import BenchRequest
 from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, ModelRef, Record, Status, Trial
 from mlsd.store.newest import newest_or_new
-from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares
+from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares, WidthExactness
 from mlsd.store.store import Store
 from mlsd.units import format_percent
 
@@ -126,6 +126,7 @@ def time_and_store(
                     store.add_figures(run_id, [*event.coverage, *event.loads])
                     covered = event
                 elif isinstance(event, WidthExactness):
+                    store.add_figures(run_id, (event,))
                     exactness.append(event)
                 else:
                     spent = event

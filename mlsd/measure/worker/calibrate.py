@@ -25,13 +25,13 @@ from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.measure.heat import idles_cold
-from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, WidthExactness, report_progress
+from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, report_progress
 from mlsd.measure.worker.exactness import certify
 from mlsd.measure.worker.experts import cover
 from mlsd.measure.worker.timing import PassBench, PausableClock, TimeBudget, check_room
 from mlsd.planning.job import ModelFile
 from mlsd.stats import grouped, t_quantile
-from mlsd.store.rows import CalibrationPoint, PassKind
+from mlsd.store.rows import CalibrationPoint, PassKind, WidthExactness
 
 _ROOM = 32  # positions beyond what a depth and the widest pass need
 _Visit = tuple[int, tuple[int, ...]]  # a context to open: its depth, and widths to time in it; without: the draft's
@@ -230,7 +230,8 @@ class Calibration:
         """Whether wide passes give what single ones give, width by width while its share of the budget lasts."""
         share = TimeBudget(self._clock, _EXACT_SHARE * self._budget.span_ns)  # which the timing left alone
         with self._booked("exactness"):
-            yield from certify(self.target, self.options, self.text, self._job.rows, share, self._t_one_ns)
+            key = self._job.target.ref.key
+            yield from certify(self.target, self.options, self.text, self._job.rows, share, self._t_one_ns, key)
 
     # --- experts --------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.measure.messages import WidthExactness, report_progress
+from mlsd.measure.messages import report_progress
 from mlsd.measure.worker.timing import TimeBudget
+from mlsd.store.rows import WidthExactness
 
 _MOST_TOKENS, _LEAST_TOKENS = 256, 32
 _MOST_LOGITS = 32_000_000  # of single passes that are kept: 128 MB
@@ -29,6 +30,7 @@ def certify(
     widths: Sequence[int],
     budget: TimeBudget,
     t_one_ns: int,
+    model_key: str = "",
 ) -> Iterator[WidthExactness]:
     """Each width beside single passes, over as many tokens as the time allows; others are left out."""
     wide = sorted(width for width in widths if width > 1)
@@ -45,10 +47,10 @@ def certify(
                 return
             report_progress("comparing widths")
             n_whole = n - n % width  # a shorter chunk at the end would be of another width
-            yield compared(width, single[:n_whole], _logits(context, text[:n_whole], width))
+            yield compared(width, single[:n_whole], _logits(context, text[:n_whole], width), model_key)
 
 
-def compared(width: int, single: Logits, found: Logits) -> WidthExactness:
+def compared(width: int, single: Logits, found: Logits, model_key: str = "") -> WidthExactness:
     """Logits of a width beside those of single passes, both of shape (n_tokens, n_vocab)."""
     best = single.argmax(axis=1)
     changed = np.flatnonzero(found.argmax(axis=1) != best)
@@ -57,6 +59,7 @@ def compared(width: int, single: Logits, found: Logits) -> WidthExactness:
         two_best = np.partition(single[changed], -2, axis=1)[:, -2:]
         gap = float((two_best[:, 1] - two_best[:, 0]).max())
     return WidthExactness(
+        model_key=model_key,
         rows=width,
         n_tokens=len(single),
         is_equal=bool(np.array_equal(single, found)),

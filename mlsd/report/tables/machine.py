@@ -8,11 +8,11 @@ from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.frames import EXPERTS, PASSES, Counted, timed_passes
 from mlsd.analysis.study.machine_findings import Bandwidth
 from mlsd.columns import Column, chosen, column, inside
-from mlsd.measure.messages import WidthExactness
 from mlsd.records import Environment
 from mlsd.report.render.prose import prose
 from mlsd.report.render.table import Cell, Table, Tone, interval, table
 from mlsd.report.tables.columns import bounds
+from mlsd.store.rows import WidthExactness
 from mlsd.units import format_bytes
 
 _SHOWN = (2, 5, 9, 17, 33)  # k of the table; the figure has all
