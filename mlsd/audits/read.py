@@ -609,21 +609,14 @@ def _json(text: str) -> Iterator[PastedRow]:
         yield PastedRow(line=number, group=1, cells=cells)
 
 
-def _documents(text: str) -> list[dict[str, Any] | list[Any]]:
+def _documents(text: str) -> list[Any]:
     """A text that is JSON, or each of its lines; none where it is neither."""
     if text.lstrip()[:1] not in ("{", "["):
         return []
     for parts in ([text], [line for line in text.splitlines() if line.strip()]):
         with suppress(TableError):
-            return [_document(part) for part in parts]
+            return [parse(part.encode(), Any, "The table", TableError) for part in parts]
     return []
-
-
-def _document(text: str) -> dict[str, Any] | list[Any]:
-    """Raises: TableError for what is no object and no array of JSON."""
-    if text.lstrip().startswith("["):
-        return parse(text.encode(), list[Any], "The table", TableError)
-    return parse(text.encode(), dict[str, Any], "The table", TableError)
 
 
 _PARTS = ("timings", "metrics", "usage", "result", "results", "stats")  # of an answer, no names of arms

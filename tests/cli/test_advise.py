@@ -79,6 +79,9 @@ def test_next_names_files_of_models_that_no_list_holds_and_pulls_the_others(mlsd
     assert f"{bench} (the paths of those files there)" in out
     out = mlsd("advise", "qwen3.5-27b-q8_0", *asked, "qwen3.5-0.8b-q8_0").out
     assert "mlsd models pull qwen3.5-27b-q8_0 qwen3.5-0.8b-q8_0 && mlsd bench qwen3.5-27b-q8_0 --draft" in out
+    unsure = ("advise", "qwen2.5-7b-q4_k_m", "--chip", "M3 Max", "--drafter", "pld", "--gamma", "4")
+    told = "by --llama-build: kernels changed at b11404"
+    assert told in mlsd(*unsure).out and told not in mlsd(*unsure, "--llama-build", "11524").out
 
 
 def test_the_memory_counts_the_draft_and_names_macs_that_were_sold(mlsd: Mlsd) -> None:

@@ -76,6 +76,7 @@ class Machine(Record, frozen=True, kw_only=True):
 
     environment_key: str | None = None  # of this one; None: another one, of which only its chip is known
     runtime: Runtime | None = None  # whose passes public rows tell; None: on no known Apple chip
+    build_assumed: bool = False  # nobody said which llama.cpp runs there
     depth: int = 0  # tokens of context before the output, of such passes
     limit_bytes: int | None = None  # what models may take
     memories_gib: tuple[int, ...] = ()  # of Macs that were sold with another machine's chip
@@ -169,7 +170,10 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
         served_by=""
         if on is None or on.engine == "llama.cpp" or not modelled
         else _SERVERS.get(on.program, on.program),
-        old_kernels=on is not None and on.engine == "llama.cpp" and 0 <= on.build < VERIFICATION_KERNELS and modelled,
+        unsure_build=on is not None
+        and on.engine == "llama.cpp"
+        and modelled
+        and (machine.build_assumed or on.build < VERIFICATION_KERNELS),
     )
     recommendation = recommend(ref.id, question.workload, found, plain, lacking)
     best = drafts.get(recommendation.best.way)

@@ -91,7 +91,7 @@ def advise(
     context = depth or (0 if request is None else request.prompt_tokens + request.n_predict // 2)
     if chip is not None:
         on = Runtime(chip=_chip(chip), program=runtime, build=build or installed_build(A_MAC))
-        machine = Machine(runtime=on, depth=context, memories_gib=_memories(chip))
+        machine = Machine(runtime=on, build_assumed=not build, depth=context, memories_gib=_memories(chip))
     elif runtime != "llama.cpp" or depth:
         here = _here(engine, build)
         if here.runtime is None:

@@ -54,7 +54,7 @@ class Lacking(Record, frozen=True, kw_only=True):
     again: str = ""  # options that every bench repeats
     named: tuple[str, ...] = ()  # drafts that were named, as options
     served_by: str = ""  # the program asked about, where it is none of llama.cpp: no command of ours times its passes
-    old_kernels: bool = False  # llama.cpp was modelled as before its kernels for verification
+    unsure_build: bool = False  # llama.cpp's build was assumed, or is from before its kernels for verification
 
 
 def next_steps(lacking: Lacking, tell: Sequence[Prospect], *, modelled: bool, is_open: bool) -> Iterator[str]:
@@ -80,10 +80,10 @@ def next_steps(lacking: Lacking, tell: Sequence[Prospect], *, modelled: bool, is
     if is_open or not modelled:
         yield from lacking.to_time
     if modelled:
-        if is_open and lacking.old_kernels:
+        if is_open and lacking.unsure_build:
             yield (
-                f"Name the llama.cpp that runs there, as `llama-server --version` prints it: --llama-build "
-                f"{VERIFICATION_KERNELS} or later has other kernels, and decides most such questions."
+                "Name the llama.cpp that runs there, as `llama-server --version` prints it, by --llama-build: kernels "
+                f"changed at b{VERIFICATION_KERNELS}, and which of them run decides many such questions."
             )
         if lacking.to_time and is_open:
             yield "Run both on that machine."
