@@ -14,11 +14,15 @@ from mlsd.errors import WorkerError
 from mlsd.hardware import read_conditions
 from mlsd.measure.messages import BlockMeasured, Event, Progress, Started, Turn, failed_trial
 from mlsd.measure.process import PATIENCE_S, Variables, Worker
+from mlsd.planning.estimate import preparation_s
 from mlsd.planning.job import Block, Job
 from mlsd.records import Anchors, Conditions
 from mlsd.trials.arms import arm_of
+from mlsd.units import NS_PER_S, format_duration
 
 _SLOTS = "mlsd.measure.worker.serve:measure_slots"  # what measures a job in a worker, turn by turn
+
+_MOST_READY = 20  # times the expected time, after which a worker that is still getting ready is given up
 
 StartWorker = Callable[[str, Mapping[str, Job], Variables], Worker]
 Report = Callable[[Event], object]  # hears that a trial started, and how far it is
@@ -65,6 +69,8 @@ class Bench(BlockBench):
     ) -> None:
         self._job, self._report, self._patience_s = job, report, patience_s
         self._start, self._variables = start, variables
+        self._expected_s = preparation_s(job)
+        self._most_ready_s = patience_s + _MOST_READY * self._expected_s
         self._places = {(slot.case_id, slot.block, slot.repeat): place for place, slot in enumerate(job.slots)}
         self._worker: Worker | None = None
         self._last: Event | None = None  # what the worker said of the turn in progress
@@ -74,7 +80,8 @@ class Bench(BlockBench):
         """The trials of a block; one in which the worker dies is measured once more, whole, by another worker.
 
         A slot that costs a second worker is a failed trial, and the others are measured without it. Raises: the
-        worker's own MlsdError for a refused job, WorkerError when two workers in a row cannot start a slot.
+        worker's own MlsdError for a refused job, WorkerError when two workers in a row cannot start a slot, or one is
+        not ready long after it was expected to be.
         """
         places = [self._places[slot.case_id, slot.block, slot.repeat] for slot in block.slots]
         deaths, fatal = Counter[int](), dict[int, str]()
@@ -96,7 +103,7 @@ class Bench(BlockBench):
         """What a worker answers to a turn; of one that dies the slot in which it did, and how."""
         while True:
             worker = self._worker = self._worker or self._start(_SLOTS, {"job": self._job}, self._variables)
-            started = self._last = None
+            started, begun_ns, self._last = None, self.clock.now_ns(), None
             worker.send(Turn(slots=tuple(places)))
             for event in worker.events(self._patience_s, self._doing):
                 if isinstance(event, BlockMeasured):
@@ -106,6 +113,13 @@ class Bench(BlockBench):
                     started = event.index
                 if isinstance(event, Started | Progress):
                     self._last = event
+                elif self._last is None and (self.clock.now_ns() - begun_ns) / NS_PER_S > self._most_ready_s:
+                    self.close()
+                    raise WorkerError(
+                        f"{self._doing()} took over {format_duration(self._most_ready_s)}, where about "
+                        f"{format_duration(self._expected_s)} were expected.",
+                        hint="Fewer --gamma or arms are checked sooner; `mlsd doctor MODEL` tries one model alone.",
+                    )
                 self._report(event)
             reason, advice = worker.exit_reason(), worker.advice()
             self.close()

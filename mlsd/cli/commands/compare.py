@@ -64,7 +64,9 @@ def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
     "--until", type=shared.SHARE, help="Add blocks until a change of this size would be visible, or the time is up."
 )
 @click.option(
-    "--budget-s", type=shared.Real(), help="Start no further block after this many seconds [default: 600 with --until]."
+    "--budget-s",
+    type=shared.Real(),
+    help="Start no block after this many seconds of blocks [default: 600 with --until].",
 )
 @shared.rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")
 @shared.output_option("Draw T(k) of both builds into this .png or .svg.", required=False)

@@ -33,6 +33,7 @@ from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.requests import check_database, conclude
 from mlsd.measure.process import call
 from mlsd.measure.worker.build_check import read_logits
+from mlsd.planning.estimate import preparation_s
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
@@ -43,7 +44,7 @@ from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.decisions import Stopping
 from mlsd.trials.stages import PREPARATION, StageTime, summed, wall_ns
-from mlsd.units import NS_PER_S
+from mlsd.units import NS_PER_S, format_duration
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
@@ -135,6 +136,8 @@ def compare(
                     settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
                     side.run = runs.enter_context(begun(plan, store, settings, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
+                about = format_duration(max(preparation_s(side.job) for side in sides.values()))
+                watcher.tell(f"Each turn of a side loads its models anew: about {about}, which no budget counts.")
                 began_s = time.monotonic()  # a budget is of measuring: builds are checked, and nothing has run
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)

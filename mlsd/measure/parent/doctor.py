@@ -6,7 +6,7 @@ import datetime
 import math
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -178,7 +178,7 @@ def check_machine() -> SelfCheck:
     """Check this machine with the embedded models; nothing is downloaded."""
     files = [ModelFile(ref=ModelRef(id=name), path=str(asset_path(f"tiny/{name}.gguf"))) for name in _MODELS]
     before = read_conditions()
-    work = partial(self_check, tuple(files), tuple(_at_hand()), expected_backend())
+    work = partial(self_check, tuple(files), expected_backend())
     backend, checks = call(work, doing="checking this machine")
     environment = read_environment(backend)
     return SelfCheck(
@@ -186,14 +186,6 @@ def check_machine() -> SelfCheck:
         environment=msgspec.structs.replace(environment, host=""),
         checks=(*checks, *condition_checks(before, read_conditions(), environment)),
     )
-
-
-def _at_hand() -> Iterator[ModelFile]:
-    """The models of the manifest that are on this machine; ids of a person's own files may name somebody."""
-    library = Library()
-    for entry in library.manifest.models.values():
-        if entry.source not in ("asset", "path") and (paths := library.locate(entry)) is not None:
-            yield ModelFile(ref=ModelRef(id=entry.id), path=str(paths[0]))
 
 
 def expected_backend(platform_name: str = sys.platform, machine: str | None = None) -> str | None:

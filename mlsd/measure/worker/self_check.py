@@ -4,11 +4,10 @@ import ctypes
 import statistics
 import tempfile
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,9 +20,8 @@ from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import TappedContext, TensorValue
 from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, Role, first_exact, kernel_noise
-from mlsd.errors import EngineError, ModelFileError, NativeError
+from mlsd.errors import EngineError, ModelFileError
 from mlsd.gguf_tools.shape import FULL, TINY
-from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.messages import Check, report_progress
@@ -51,10 +49,8 @@ Supports = Callable[[int], bool]  # whether a device has a kernel for a node of 
 Answer = tuple[bool | None, str, dict[str, float]]  # `ok`, `answer` and `figures` of a `Check`
 
 
-def self_check(
-    models: tuple[ModelFile, ...], at_hand: tuple[ModelFile, ...], expected_backend: str | None
-) -> tuple[BackendInfo, tuple[Check, ...]]:
-    """Ask everything of small `models`, which are opened, and of the headers of those `at_hand`."""
+def self_check(models: tuple[ModelFile, ...], expected_backend: str | None) -> tuple[BackendInfo, tuple[Check, ...]]:
+    """Ask everything of small `models`."""
     found, supports = backend_info(), device_supports()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -64,11 +60,7 @@ def self_check(
         opened = {path.stem: stack.enter_context(LlamaModel(path)) for path in paths}
         questions: list[tuple[str, str, Callable[[], Answer]]] = [
             ("device", "", lambda: _device(found, expected_backend)),
-            *(("operations", stem, partial(left_to_cpu, pass_operations, m, supports)) for stem, m in opened.items()),
-            *(
-                ("products", f.ref.id, partial(left_to_cpu, product_operations, Path(f.path), supports))
-                for f in at_hand
-            ),
+            *(("operations", stem, partial(left_to_cpu, m, supports)) for stem, m in opened.items()),
             *((name, stem, partial(ask, model)) for stem, model in opened.items() for name, ask in _OF_MODELS.items()),
             ("synchronised", paths[0].stem, lambda: _synchronised(opened[paths[0].stem])),
             *(("memory", path.stem, partial(_memory, path)) for path in paths),
@@ -93,14 +85,14 @@ def _device(found: BackendInfo, expected: str | None) -> Answer:
     return ok, f"{found.backend}: {found.device}{wanted}", {}
 
 
-def left_to_cpu(read: Callable[[Any, Supports], dict[str, bool]], of: Any, supports: Supports) -> Answer:
+def left_to_cpu(model: LlamaModel, supports: Supports) -> Answer:
     """What of the operations of a model a device leaves to the CPU; without products of matrices it fails."""
-    found = read(of, supports)
+    found = pass_operations(model, supports)
     backend, lacking = backend_info().backend, sorted(name for name, has_kernel in found.items() if not has_kernel)
     n_known = len(found) - len(lacking)
     if not lacking:
         return True, f"all {n_known} operations run on {backend}", {}
-    lacks_products = any(name.split(" ")[0] in PRODUCTS for name in lacking)
+    lacks_products = any(name in PRODUCTS for name in lacking)
     answer = f"{', '.join(lacking)} would run on the CPU, {n_known} other operations on {backend}"
     return False if lacks_products else None, answer, {}
 
@@ -225,7 +217,6 @@ _OF_MODELS: dict[str, Callable[[LlamaModel], Answer]] = {
 
 PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")  # without these on the device nothing of a model runs there
 _NOTHING = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")  # computes nothing
-_ROOM_BYTES, _F32, _I32 = 1 << 20, 0, 26  # ggml's numbers of the two types
 _ROWS = (1, 5, 64)  # decoding, verifying, prefill
 
 
@@ -249,19 +240,6 @@ def pass_operations(model: LlamaModel, supports: Supports) -> dict[str, bool]:
     return tap.answers
 
 
-def product_operations(path: Path, supports: Supports) -> dict[str, bool]:
-    """The same of products with the matrices of a file, as its header lists them; no weight is read."""
-    answers: dict[str, bool] = {}
-    stored = [tensor for shard in Source(path).shards() for tensor in shard.tensors]
-    matrices = (t for t in stored if len(t.dims) > 1 and t.name.endswith(".weight") and "conv1d" not in t.name)
-    shapes = {(matrix.type, tuple(matrix.dims)) for matrix in matrices}
-    for kind, dims in sorted(shapes):
-        for name, node in _products(int(kind), dims):
-            product = f"{name} of {kind.name}"
-            answers[product] = answers.get(product, True) and supports(node)
-    return answers
-
-
 class _AskTap:
     """Asks of every node of a pass; an operation has a kernel where all its nodes have."""
 
@@ -275,43 +253,3 @@ class _AskTap:
     def visit(self, name: str, value: TensorValue) -> None:
         if (operation := value.operation) not in _NOTHING:
             self.answers[operation] = self.answers.get(operation, True) and self._supports(value.handle)
-
-
-class _InitParams(ctypes.Structure):
-    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
-
-
-def _products(kind: int, dims: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Nodes that multiply a matrix, or stacked ones of experts, with rows of activations; good until the next."""
-    with _graph() as (base, room):
-
-        def tensor(of: int, *sizes: int) -> Any:
-            return base.ggml_new_tensor(room, of, len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
-
-        weights = tensor(kind, *dims)
-        for rows in _ROWS:
-            if len(dims) == 2:
-                yield "MUL_MAT", base.ggml_mul_mat(room, weights, tensor(_F32, dims[0], rows))
-            else:
-                chosen = tensor(_I32, 1, rows)
-                yield "MUL_MAT_ID", base.ggml_mul_mat_id(room, weights, tensor(_F32, dims[0], 1, rows), chosen)
-
-
-@contextmanager
-def _graph() -> Iterator[tuple[Any, Any]]:
-    """Room for nodes without data. Raises: NativeError when there is none."""
-    base = ggml()
-    pointer, functions = ctypes.c_void_p, ("ggml_init", "ggml_new_tensor", "ggml_mul_mat", "ggml_mul_mat_id")
-    for name in functions:
-        getattr(base, name).restype = pointer
-    base.ggml_init.argtypes = [_InitParams]
-    base.ggml_new_tensor.argtypes = [pointer, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int64)]
-    base.ggml_mul_mat.argtypes, base.ggml_mul_mat_id.argtypes = [pointer] * 3, [pointer] * 4
-    base.ggml_free.argtypes, base.ggml_free.restype = [pointer], None
-    room = base.ggml_init(_InitParams(_ROOM_BYTES, None, True))
-    if not room:
-        raise NativeError("ggml made no room for a graph.", hint="Free some memory.")
-    try:
-        yield base, room
-    finally:
-        base.ggml_free(room)
