@@ -319,14 +319,14 @@ class OpenRun:
                         break
                     if not self._judge.rest(bench, self._watcher.rest, choice.is_over):
                         break
-                    found = bench.measure(waiting[0])
-                    for block, trials, again in self._judge.judge(bench, waiting.popleft(), found):
+                    answer = bench.measure(waiting[0])
+                    for block, trials, again in self._judge.judge(bench, waiting.popleft(), answer):
                         measured[block.key] = self.add(block, trials, again)
                         if again:
                             waiting.appendleft(block)
                             self._watcher.tell(f"A block is not used and measured again: {again}.")
-                    self.account(found.stages)
-                    choice.account(found.stages)
+                    self.account(answer.stages)
+                    choice.account(answer.stages)
         except MlsdError as error:
             if load.strict and not measured:
                 raise

@@ -48,6 +48,7 @@ class BlockJudge:
     def begin(self, job: Job) -> None:
         """A job begins, in a worker that may have measured nothing."""
         self._job, self._keys, self._n_of_job = job, {block.key for block in job.blocks}, 0
+        self._heat.newest = None
 
     def rest(self, bench: BlockBench, tell: Tell, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Before a block: rest until it is cool, or for as long as was asked for between two; False: time is up."""
@@ -57,12 +58,12 @@ class BlockJudge:
             self._heat.judge(bench, bench.read_anchors())
         return self._heat.rest(bench, tell, is_over)
 
-    def judge(self, bench: BlockBench, block: Block, found: BlockMeasured) -> Iterator[Judged]:
+    def judge(self, bench: BlockBench, block: Block, answer: BlockMeasured) -> Iterator[Judged]:
         """The block that was measured, and earlier ones that its times show to have been disturbed."""
         self._n_of_job += 1
         watched, before = self._job.cool_down_s is None, self._heat.newest
-        trials = tuple(_felt(trial, before) for trial in found.trials) if watched else found.trials
-        why = self._heat.judge(bench, found.anchors) if watched else None
+        trials = tuple(_felt(trial, before) for trial in answer.trials) if watched else answer.trials
+        why = self._heat.judge(bench, answer.anchors) if watched else None
         for judged in self._judged(block, trials, why):
             # One of an earlier job cannot be measured again now.
             yield judged if judged.block.key in self._keys else judged._replace(again="")
