@@ -1,5 +1,6 @@
 """A machine rests until it is cool, whoever watches hears of it, and nothing measured hot counts."""
 
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mlsd.measure.parent.checks import check_run
 from mlsd.measure.parent.disturbance import BlockJudge
 from mlsd.planning.job import Block
 from mlsd.records import Anchors, Conditions, Status
+from mlsd.stats import grouped
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from tests.engine.fake import FakeClock
@@ -148,6 +150,17 @@ def test_a_cool_machine_is_asked_for_nine_wide_passes_a_block(tmp_path: Path) ->
     run(mac, tmp_path / "short.sqlite", n_blocks=4)
     run(longer, tmp_path / "long.sqlite", n_blocks=24)
     assert longer.n_anchor_passes - mac.n_anchor_passes == 20 * 9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_hot_is_measured_again_and_nothing_else(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    episodes = sorted((rng.randint(1, 36), rng.choice([20.0, 60.0, 150.0, 400.0])) for _ in range(rng.randint(1, 3)))
+    mac = Mac(episodes=episodes, load_s=rng.choice([0.0, 30.0]))
+    run(mac, tmp_path / "s.sqlite", n_blocks=12)
+    blocks = grouped(mac.measured, lambda one: one[:2]).values()
+    tries = [[any(hot for *_, hot in block[at : at + 3]) for at in range(0, len(block), 3)] for block in blocks]
+    assert all(not own[-1] and all(own[:-1]) for own in tries)
 
 
 def test_a_machine_that_every_block_heats_is_tried_twice_and_then_believed(tmp_path: Path) -> None:
