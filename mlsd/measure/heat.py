@@ -29,7 +29,6 @@ _COOL = (None, "nominal")
 _STEADY = ("CPU", "RPC")
 
 Tell = Callable[[str], object]  # hears why nothing is measured
-CleanAnchors = dict[tuple[str, int], Anchors]  # by target and width
 
 
 def idles_cold(backend: str | None) -> bool:
@@ -59,9 +58,8 @@ def rest_for(bench: BlockBench, span_s: float, tell: Tell, is_over: Callable[[],
 class Heat:
     """What is known of a machine's heat while it measures."""
 
-    def __init__(self, clean: CleanAnchors | None = None) -> None:
-        """`clean`: of earlier jobs on this machine, and kept up to date."""
-        self._clean = {} if clean is None else clean
+    def __init__(self) -> None:
+        self._clean: dict[tuple[str, int], Anchors] = {}  # by target and width
         self._usual_state: str | None = None  # one that the longest rest did not change
         self.newest: Anchors | None = None
 

@@ -31,7 +31,8 @@ class Scripted(BlockBench):
     def __init__(self, *wide: float, one: float = 1.0, states: tuple[str | None, ...] = (None,)) -> None:
         self.clock, self._wide, self._one, self._states = FakeClock(), list(wide), one, list(states)
         self.rests, self.n_readings = list[str](), 0
-        self.heat = Heat({("t", 4): COLD})
+        self.heat = Heat()
+        self.heat._clean["t", 4] = COLD
 
     def measure(self, block: Block) -> BlockMeasured:
         raise NotImplementedError
@@ -183,8 +184,9 @@ def test_no_heat_makes_a_wrong_output_right() -> None:
     (block,) = job.blocks
     good = [trial(slot.case, status=Status.VALID, reason=None) for slot in block.slots]
     wrong = msgspec.structs.replace(good[2], status=Status.INVALID, reason="output differs")
-    judge, bench = BlockJudge(on_device=True, clean={("t", 4): COLD}), Scripted(1.2)
+    judge, bench = BlockJudge(on_device=True), Scripted(*[1.0] * 4, 1.2)
     judge.begin(job)
+    assert judge.rest(bench, print)
     for _ in range(5):
         found = BlockMeasured(slots=(0, 1, 2), trials=(*good[:2], wrong), anchors=bench.read_anchors())
         ((_, trials, again),) = judge.judge(bench, block, found)

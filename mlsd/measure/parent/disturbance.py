@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from mlsd.measure.bench import BlockBench
-from mlsd.measure.heat import CleanAnchors, Heat, Tell, rest_for
+from mlsd.measure.heat import Heat, Tell, rest_for
 from mlsd.measure.messages import BlockMeasured
 from mlsd.planning.job import Block, BlockKey, Job
 from mlsd.records import Anchors, Status, Trial
@@ -37,11 +37,9 @@ class Judged(NamedTuple):
 class BlockJudge:
     """Blocks that were measured: whether each was undisturbed, and whether the machine is cool enough for the next."""
 
-    def __init__(
-        self, *, on_device: bool, tries: Counter[BlockKey] | None = None, clean: CleanAnchors | None = None
-    ) -> None:
-        """`tries`: how often each block was disturbed in earlier runs; `clean`: anchors of earlier jobs."""
-        self._on_device, self._tries, self._heat = on_device, Counter(tries or {}), Heat(clean)
+    def __init__(self, *, on_device: bool, tries: Counter[BlockKey] | None = None) -> None:
+        """`tries`: how often each block was disturbed in earlier runs."""
+        self._on_device, self._tries, self._heat = on_device, Counter(tries or {}), Heat()
         self._measured: dict[BlockKey, Judged] = {}
         self._n_of_job = 0  # blocks of the job in progress that were measured
 
