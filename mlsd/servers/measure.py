@@ -1,5 +1,6 @@
 """Servers side by side in interleaved blocks: one trial a request, in the store."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,8 +99,10 @@ def measure(
             planned = [[(case, case.id, study) for _, case in block] for block in blocks]
             slots = in_order(dict.fromkeys(range(first, last), planned), wanted.seed, turn=arm_of.__getitem__)
             facts = tuple(model_facts(model.path, ref=model.ref) for model in models.files)
-            decides = session.decides.count(cases.values())
-            race = None if wanted.goal is None else Race(wanted.goal, plan=decides)
+            decides = session.decides(cases)
+            before = sessions.of_cases(store, environment, decides, cases.values())
+            earlier = [one for known in before for one in known.trials]
+            race = None if wanted.goal is None else Race(wanted.goal, plan=decides, earlier=earlier)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
             record |= sessions.as_stored(decides)
             plan = Experiment(loads=(session.job(slots),), environment=environment, facts=facts, record=record)
@@ -115,7 +118,7 @@ def measure(
         **asdict(found),
         notes=tuple(ready.notes),
         deterministic=ready.deterministic,
-        base=session.decides.base,
+        base=decides.base,
         agreement=tuple(ready.agreement()),
     )
 
@@ -128,16 +131,21 @@ class _Session:
         # With a process for each of its turns a server's luck with memory is noise, which the blocks show.
         self._anew = self._wanted.goal is not None and isinstance(sides.all[0].server, Launched)
 
-    @property
-    def decides(self) -> SessionPlan:
-        """What is compared with what: per number of requests at once, and our own loop by itself."""
-        return SessionPlan(
+    def decides(self, cases: Mapping[str, Case]) -> SessionPlan:
+        """What is compared with what: per number of requests at once, and our own loop by itself.
+
+        Calls with the same cases go on with one another, where a process stands for as much in both.
+        """
+        identity = " ".join((str(self._anew), *sorted(cases)))
+        plan = SessionPlan(
+            id=f"{SERVERS} {hashlib.sha256(identity.encode()).hexdigest()[:16]}",
             pool="all",
             stopping=Stopping.FIXED if self._wanted.goal is None else Stopping.SEQUENTIAL,
             process_per_arm=not self._anew,
             base=self._sides.target(0).id if self._sides.rivals else "",
             n_threads=threads_of(self._wanted.engine),
         )
+        return plan.count(cases.values())
 
     # --- the plan -------------------------------------------------------------------------------------------------
 

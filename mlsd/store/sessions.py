@@ -1,8 +1,8 @@
 """The sessions of a database: which trials were measured to answer the same questions, and what was planned of them.
 
 A session is one question of benches, one comparison of servers, one machine's share of a suite's run. Runs of one plan
-go on with one another, and so do all benches of one question and all calls of one search (`SessionPlan.session`). A run
-that planned nothing is a session by itself.
+go on with one another, and so do all benches of one question, all comparisons of the same servers and all calls of one
+search (`SessionPlan.session`). A run that planned nothing is a session by itself.
 """
 
 from collections import Counter
@@ -108,7 +108,7 @@ def _session(
     places = dict.fromkeys((one.run_id, one.case.suite) for one in reversed(trials))
     plans = {run_id: planned[run_id, suite] for run_id, suite in places}
     plan = next(iter(plans.values()))
-    trials = _still_meant(trials, plan) if plan.id == BENCH else trials
+    trials = _still_meant(trials, plan) if plan.id == BENCH or trials[0].case.server is not None else trials
     run_ids = tuple(sorted({one.run_id for one in trials}))
     for other in plans.values():
         plan = plan.with_counts(other.n_arms, other.n_questions)
@@ -123,10 +123,14 @@ def _session(
 
 def _still_meant(trials: Iterable[Measured], plan: SessionPlan) -> list[Measured]:
     """Without what an arm of this name no longer is: of another draft file or rollback, or failed in an older run."""
-    newest = {plan.name(measured.case): (measured.trial.case_id, measured.run_id) for measured in trials}
+
+    def arm(case: Case) -> tuple[object, ...]:
+        return plan.name(case), case.source, case.target.id, case.suite, case.prompt
+
+    newest = {arm(measured.case): (measured.trial.case_id, measured.run_id) for measured in trials}
     return [
         measured for measured in trials
-        if (last := newest[plan.name(measured.case)])[0] == measured.trial.case_id
+        if (last := newest[arm(measured.case)])[0] == measured.trial.case_id
         and (measured.trial.status is not Status.FAILED or measured.run_id == last[1])
     ]  # fmt: skip
 

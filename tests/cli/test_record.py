@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import tomllib
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -71,6 +72,31 @@ def test_a_database_alone_becomes_a_record_beside_it_equal_ones_equal_files_and_
     assert mlsd("record", "write", study, "-o", record).code == 2
     assert mlsd("record", "write", study, "-o", record, "--force").code == 0
     assert record.read_bytes() == data
+
+
+def test_acceptances_of_a_study_serve_advice_on_another_machine(
+    mlsd: Mlsd, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("MLSD_HOME", str(home))
+    file = home / "acceptance.toml"
+    assert mlsd("record", "acceptances", study, "-o", file).code == 0
+    with Store.open(study, read_only=True) as store:
+        counts = [
+            (sum(r.accepted >= n for r in t.rounds), sum(r.proposed >= n and r.accepted >= n - 1 for r in t.rounds))
+            for t in (one.trial for one in store.trials() if one.trial.arm == "sd" and one.case.prompt.key == "code")
+            for n in (1, 2)
+        ]
+    firsts, seconds = ([sum(column) for column in zip(*counts[place::2], strict=True)] for place in (0, 1))
+    (entry,) = (one for one in tomllib.loads(file.read_text())["measured"] if one["text"] == "code")
+    assert (entry["accepted"], entry["reached"]) == tuple(map(list, zip(firsts, seconds, strict=True)))
+    advised = mlsd("advise", "tiny-dense", "--chip", "M2", "--draft", "tiny-draft", "--workload", "code")
+    assert advised.code == 0 and "measured by mlsd into study.sqlite" in advised.out
+    assert mlsd("record", "acceptances", study, "-o", file).code == 2, "nothing is replaced"
+    file.write_text("[[measured]]\nsource = 7\n")
+    broken = mlsd("advise", "tiny-dense", "--chip", "M2", "--draft", "tiny-draft")
+    assert broken.code == 2 and "does not hold measured acceptance" in broken.err
 
 
 @pytest.mark.native

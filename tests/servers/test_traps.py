@@ -100,6 +100,14 @@ class Remembering(FakeServer):
             yield timings(event, draft_n=2 * event["timings"].get("draft_n", 0)) if new else event
 
 
+def test_calls_with_one_question_are_one_session_that_goes_on_with_its_blocks(behind: Measure) -> None:
+    counts = [
+        [(arm.n_trials, arm.n_valid) for arm in behind(lambda event: event, repeats=repeats, n_predict=n).results]
+        for repeats, n in ((2, N_PREDICT), (3, N_PREDICT), (2, 2 * N_PREDICT))
+    ]
+    assert counts == [[(2, 2)] * 2, [(5, 5)] * 2, [(2, 2)] * 2]
+
+
 def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoever_asked_before(tmp_path: Path) -> None:
     with FakeServer() as plain, Remembering() as drafting:
         for _ in range(2):  # the second time it knows every prompt of the first

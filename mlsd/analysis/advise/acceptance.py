@@ -1,6 +1,7 @@
 """How often drafters are right: as trials here, public figures, or a person say it."""
 
 import functools
+import json
 import math
 import statistics
 from collections import defaultdict
@@ -11,11 +12,12 @@ from msgspec.structs import replace
 
 from mlsd.analysis.predict.costs import Outcomes, at_gamma, mgl_of, nearest, outcomes, outcomes_of, spread_of_mgl
 from mlsd.errors import InputError
-from mlsd.folders import asset_path
+from mlsd.folders import asset_path, user_dir
 from mlsd.hardware import apple_passes as passes
+from mlsd.outside import parse_toml, read_given
 from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import grouped
-from mlsd.trials.acceptance import WORDS, chance_for, rate_of
+from mlsd.trials.acceptance import WORDS, by_position, chance_for, rate_of
 from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.results import ArmResult
 from mlsd.trials.sums import total
@@ -156,6 +158,42 @@ def _entries() -> dict[str, tuple[_Entry, ...]]:
     return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=dict[str, tuple[_Entry, ...]])
 
 
+def _brought() -> tuple[_Entry, ...]:
+    """What `mlsd record acceptances` wrote on another machine and somebody put here. Raises: InputError."""
+    path = user_dir() / "acceptance.toml"
+    if not path.exists():
+        return ()
+    try:
+        return msgspec.convert(parse_toml(read_given(path, InputError)), dict[str, tuple[_Entry, ...]])["measured"]
+    except (msgspec.ValidationError, ValueError, KeyError) as error:
+        raise InputError(f"{path} does not hold measured acceptance: {error}.", hint="Remove or mend it.") from error
+
+
+def entries_of(arms: Iterable[ArmResult], source: str, date: str) -> str:
+    """The acceptance of these arms by position, with the rounds that reached it, in the form of `acceptance.toml`.
+
+    Of each drafter on each kind of text the longest draft; a drafter with options of its own has no entry.
+    """
+    lines = ["# Written by `mlsd record acceptances`: put it into the folder MLSD_HOME of another machine."]
+    places = grouped(
+        (arm for arm in arms if not arm.is_plain), lambda a: (a.case.target.id, way_of(a), a.case.prompt.workload)
+    )
+    for (target, way, text), own in places.items():
+        gamma = max(arm.case.gamma for arm in own)
+        same = [arm for arm in own if arm.case.gamma == gamma]
+        whole, positions = total(arm.whole for arm in same), by_position([(total(a.whole for a in same), len(same))])
+        if way.options or not positions:
+            continue
+        fields = {
+            "targets": [target], "drafts": [way.draft.id] if way.draft else [], "method": way.method, "text": text,
+            "accepted": [one.accepted for one in positions], "reached": [one.reached for one in positions],
+            "drafting": positions[0].reached / whole.rounds,
+            "source": f"{source}, {whole.rounds} rounds", "date": date,
+        }  # fmt: skip
+        lines += ["", "[[measured]]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
+    return "\n".join(lines) + "\n"
+
+
 def way_of(arm: ArmResult) -> Arm:
     """The drafter of an arm, its draft by its id."""
     spec = arm.case.drafter
@@ -192,6 +230,7 @@ def known_acceptances(target: str, workload: str | None = None) -> list[Acceptan
         kind: [entry for entry in _entries()[kind] if target.lower().startswith(entry.targets or ("\0",))]
         for kind in ("measured", "assumed")
     }
+    entries["measured"] += [entry for entry in _brought() if target.lower().startswith(entry.targets)]
     found = []
     ways = [(one, draft) for one in entries["measured"] if one.tells(workload) for draft in one.drafts or (None,)]
     for (method, draft), same in grouped(ways, lambda pair: (pair[0].method, pair[1])).items():

@@ -78,6 +78,29 @@ def import_files(files: tuple[Path, ...], into: Path) -> None:
             note(f"Read them: mlsd report --db {db} --machine {quoted(key)}")
 
 
+@record.command("acceptances")
+@click.argument("db", type=_PATH)
+@output_option("The file to write, in TOML [default: acceptance.toml].", required=False)
+def acceptances(db: Path, output: Path | None) -> None:
+    """Write how often the drafts of the study DB were accepted, by position, for `mlsd advise` on another machine.
+
+    Counts do not depend on the machine. There the file belongs into the folder MLSD_HOME, as acceptance.toml.
+    """
+    from mlsd.analysis.advise.acceptance import entries_of
+    from mlsd.store.sessions import latest, sessions
+    from mlsd.store.store import Store
+
+    output = output or Path("acceptance.toml")
+    if output.exists():
+        raise InputError(f"{output} exists.", hint="Give another file with -o.")
+    with Store.open(db, create=False, read_only=True) as store:
+        arms = latest(arm for session in sessions(store) for arm in session.results())
+        last = max((run.started_at[:7] for run in store.runs()), default="")
+    text = entries_of(arms, f"measured by mlsd into {db.name}", last)
+    output.write_text(text, "utf-8")
+    note(f"{text.count('[[measured]]')} acceptances, each of a drafter on a kind of text, in {output}.")
+
+
 @record.command("check")
 @click.argument("files", nargs=-1, required=True, type=_PATH)
 @click.option("--sample", type=Whole(min=0), help="Decode this many outputs again [default: all].")
