@@ -490,10 +490,7 @@ def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> 
 
 
 def _log_excess(length: float) -> float:
-    return math.log(max(length - _SURE, 0.05))
-
-
-_SURE = 0.7
+    return math.log(max(length - passes.SURE, 0.05))
 
 
 def fitted(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) -> Constants:

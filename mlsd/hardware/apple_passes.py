@@ -37,7 +37,7 @@ _SLOWER_THAN_PREFILL = 1.3
 _EXTENDED = 4  # rows from which K-quants take the extended vector kernels before b11404
 SETTLED = 9900  # the build of llama.cpp before which MTP was as it was merged: its rounds took longer
 FEW_PROPOSED = 4  # tokens a round, the most that several public rows of llama.cpp test
-_SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
+SURE = 0.7  # of T(1): what a round takes at least, whatever its rows cost
 # Plain rows of one machine at two depths (llama.cpp 27525, mlx-swift-lm 606, omlx 524) lose 2.0 to 4.6 times what their
 # keys and values take to be read; the middle.
 _CONTEXT = 2.8
@@ -274,7 +274,7 @@ class Runtime(Record, frozen=True, kw_only=True):
             least, most = joint(least, 1 / few), joint(most, few)
         elif (self.chip.generation or _MIDDLE) < _MIDDLE:
             least, most = least**_OLD, most**_OLD
-        return _SURE + (length - _SURE) * least, _SURE + (length - _SURE) * most
+        return SURE + (length - SURE) * least, SURE + (length - SURE) * most
 
     def _roofline(self, work: Work, rows: int) -> float:
         """T(rows) / T(1) of llama.cpp before b11404: reading weights takes 1, computing a row r, with a round corner.
