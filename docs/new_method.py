@@ -1,7 +1,7 @@
 """The smallest whole drafting method: propose what followed the newest token where it last occurred.
 
-Copy it to ``mlsd/drafters/bigram.py``, enter ``"bigram": "bigram"`` in METHODS of ``mlsd/drafters/__init__.py`` and a
-row in the matrix of ``tests/drafters/test_exactness.py``.
+Copy it to ``mlsd/drafters/bigram.py``, enter ``"bigram": KnownMethod("bigram", "look-up")`` in METHODS of
+``mlsd/methods.py`` and a row in the matrix of ``tests/drafters/test_exactness.py``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 NO_DRAFTER = "none"
 GAMMAS = (1, 2, 4, 8, 16)  # that a method is tried at where none is given
 DRAFT_MODEL = "draft-model"
-CONTROLS = ("oracle", "random")  # drafters that measure a bound; nobody can use them, so nothing recommends them
 N_TOKENS = "n_tokens"  # in `Trial.stats`, where the tokens themselves are not known
 
 

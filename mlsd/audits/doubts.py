@@ -9,7 +9,7 @@ from mlsd.audits.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
 from mlsd.audits.frame import PAIR, Column, Frame, found, scatter
 from mlsd.audits.model_name import same_model
 from mlsd.audits.plain_speed import plain_speed
-from mlsd.records import CONTROLS
+from mlsd.methods import of_kind
 
 SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
@@ -25,7 +25,8 @@ FEWEST_COPIES = 2  # pairs of settings with one rate
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 FEWEST_BY_THEORY = 3  # rows of a table whose speedup is what theory gives
 LEAST_FILE = 1.1  # a plain run that much faster than any public row leads to expect is asked about
-_LOOKUPS = r"oracle|random|pld|look-?(?:up|ahead)|n-?gram|rest$|suffix|copy"
+_OWN_LOOKUPS = of_kind("look-up", "control")
+_OTHERS = r"oracle|random|look-?(?:up|ahead)|n-?gram|suffix|copy"  # words of published tables
 
 
 def speed_ignores_acceptance(rows: Frame) -> Frame:
@@ -255,7 +256,7 @@ def all_or_nothing_accepted(rows: Frame) -> Frame:
     Not where the output was compared with plain decoding, nor of controls and of look-ups in a text that repeats.
     """
     named = (rows["drafter"] + " " + rows["draft"].fillna("")).str.lower()
-    expected = rows["drafter"].isin(CONTROLS) | named.str.contains(_LOOKUPS)
+    expected = rows["drafter"].isin(_OWN_LOOKUPS) | named.str.contains(_OTHERS)
     rate, gamma = rows["acceptance"], rows["gamma"]
     by_length = (rows["n_predict"] * gamma / (1.0 + gamma * rate)).where((gamma > 0) & (rows["n_predict"] > 0))
     enough = by_length.fillna(rows["n_proposed"]).fillna(np.inf) >= FEWEST_PROPOSED

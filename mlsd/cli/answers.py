@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlsd.cli.output import note, say
+from mlsd.methods import tried_unasked
 from mlsd.planning.question import Invocation
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
@@ -95,10 +96,8 @@ def next_step(found: Answer, question: Invocation, stages: Sequence[StageTime] =
     if found.use in DECIDED:
         return None
     if not (arms := found.to_repeat):
-        from mlsd.planning.request import LOOK_UPS  # which loads what reads models
-
         first, tried = next(iter(found.arms), None), {one.case.drafter.name for one in found.arms}
-        untried = found.use == "no usable measurement" and not tried >= set(LOOK_UPS)
+        untried = found.use == "no usable measurement" and not tried >= set(tried_unasked())
         return NextStep(question.others(first)) if untried and first is not None else None
     n_blocks = _FIRST_BLOCKS if found.more_blocks is None else found.more_blocks + 1
     prepared_ns, decoded_ns = wall_ns(stages, PREPARATION), wall_ns(stages, (MEASURING,))

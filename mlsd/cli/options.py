@@ -116,7 +116,7 @@ def _offer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click
 
 
 offer_models = _offer(lambda: import_module("mlsd.models.manifest").load_manifest().models)
-offer_methods = _offer(lambda: import_module("mlsd.drafters").METHODS)
+offer_methods = _offer(lambda: import_module("mlsd.methods").METHODS)
 offer_profiles = _offer(lambda: import_module("mlsd.planning.suite").load_profiles())
 offer_suites = _offer(lambda: import_module("mlsd.planning.suite").suite_names())
 offer_prompts = _offer(lambda: import_module("mlsd.planning.prompts").prompt_names())

@@ -15,26 +15,9 @@ from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.errors import InputError, UnsupportedError, choose
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, content_id
+from mlsd.methods import METHODS
+from mlsd.records import NO_DRAFTER, DrafterSpec, content_id
 
-# name -> module under mlsd.drafters
-METHODS: dict[str, str] = {
-    DRAFT_MODEL: "draft_model",
-    "dflash": "heads.dflash",
-    "draft-tree": "draft_model",
-    "eagle3": "heads.eagle3",
-    "eagle3-tree": "heads.eagle3",
-    "expert-skip": "layer_skip.expert_skip",
-    "kangaroo": "layer_skip.kangaroo",
-    "lookahead": "lookup.lookahead",
-    "layer-skip": "layer_skip.subset",
-    "mtp": "heads.mtp",
-    "ngram-cache": "lookup.ngram_cache",
-    "oracle": "oracle",
-    "pld": "lookup.pld",
-    "random": "oracle",
-    "rest": "lookup.rest",
-}
 # Methods of the literature that cannot run here -> why, and what comes closest.
 UNAVAILABLE = {
     name: Unavailable(
@@ -73,7 +56,7 @@ def find_method(name: str) -> Method:
         missing = UNAVAILABLE[name]
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
     if name in METHODS:
-        importlib.import_module(f"mlsd.drafters.{METHODS[name]}")
+        importlib.import_module(f"mlsd.drafters.{METHODS[name].module}")
     if name not in KNOWN:
         of_file = f"Name the file that it is in: --drafter {user_methods.as_typed(name)}."
         hint = choose(name, sorted(METHODS)) if user_methods.as_typed(name) == name else of_file

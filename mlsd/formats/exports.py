@@ -12,7 +12,7 @@ from mlsd.errors import InputError, choose
 from mlsd.folders import replacing
 from mlsd.formats import llama_bench
 from mlsd.formats.tables import TRIALS, trial_rows
-from mlsd.records import CONTROLS
+from mlsd.methods import is_control
 from mlsd.store import schema
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, TrialFilter
 from mlsd.store.store import ALL, Store
@@ -63,7 +63,7 @@ def _write_json(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
         for stored in store.trials(chosen):
             count += 1
             fields = msgspec.to_builtins(stored.trial)
-            fields["control"] = cases[stored.trial.case_id].drafter.name in CONTROLS
+            fields["control"] = is_control(cases[stored.trial.case_id].drafter.name)
             yield {"id": stored.id, "run_id": stored.run_id, "environment_key": stored.environment_key, **fields}
 
     encode = msgspec.json.encode

@@ -5,7 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 from mlsd.columns import Column, column
-from mlsd.records import CONTROLS
+from mlsd.methods import is_control
 from mlsd.store.rows import Run, TrialFilter, comparability_key
 from mlsd.store.store import ALL, Store
 from mlsd.trials.arms import options_text
@@ -115,7 +115,7 @@ def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[st
             *(whole and getattr(whole, name) for name in _SUMMED), *parts,
             None if None in parts else sum(parts), f"{case.prompt.sha256}:{case.prompt.n_tokens}",
             case.prompt.workload or case.prompt.key, options_text(method), case.source, case.target.sha256,
-            case.sampling.temperature, method.name in CONTROLS, speed(trial), whole and whole.acceptance_rate,
+            case.sampling.temperature, is_control(method.name), speed(trial), whole and whole.acceptance_rate,
             share(whole.accepted, whole.committed) if whole and case.arm == "sd" else None,
             whole and whole.acceptance_by_position, whole and whole.mgl, environment.host, environment.chip,
             environment.backend, environment.llama_cpp_build, keys[place],

@@ -13,6 +13,7 @@ from mlsd.engine.context import threads_of
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError
 from mlsd.gguf_tools.source import Source
+from mlsd.methods import tried_unasked
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import Manifest, ModelEntry
 from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
@@ -31,7 +32,6 @@ from mlsd.planning.suite import (
 )
 from mlsd.records import DRAFT_MODEL, GAMMAS, NO_DRAFTER, DrafterSpec, EngineOptions, Record, Sampling
 
-LOOK_UPS = ("pld", "ngram-cache")
 _DRAFT = "draft"  # the role of the manifest
 _MOST_SHARE = 0.6  # of the target's bytes: a draft as large as its target costs what it saves
 _MOST_DRAFTS = 3
@@ -42,7 +42,7 @@ class DefaultArms(Record, frozen=True, kw_only=True):
 
     drafts: tuple[str, ...]  # ids that are here, the smallest first
     to_get: tuple[str, ...]  # ids of the same family that are not, the smallest first
-    drafters: tuple[str, ...] = LOOK_UPS
+    drafters: tuple[str, ...] = tried_unasked()
 
 
 def default_arms(model: LocalModel) -> DefaultArms:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from mlsd.drafters import METHODS
 from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.gguf_tools.read import model_facts
@@ -21,6 +20,7 @@ from mlsd.measure.parent.blocks import ALL, Experiment, RunSettings, Watcher, ma
 from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import BenchResult, check_database, conduct, result_of
 from mlsd.measure.process import run_info
+from mlsd.methods import METHODS
 from mlsd.planning.job import Block, Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.plan import in_order
 from mlsd.planning.prompts import Prompt

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mlsd.drafters import METHODS, preset_gamma, resolve_spec
+from mlsd.drafters import preset_gamma, resolve_spec
 from mlsd.engine.context import padded
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.measure.parent.memory import fit_together
+from mlsd.methods import METHODS
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.job import Job, Slot, file_of
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts

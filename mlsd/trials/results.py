@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from mlsd.methods import is_control
 from mlsd.records import (
-    CONTROLS,
     MOST_FEW,
     VERDICTS,
     Case,
@@ -167,7 +167,7 @@ class SessionPlan(Record, frozen=True, kw_only=True):
 
     def count(self, cases: Iterable[Case]) -> SessionPlan:
         """With the arms of these cases, by target: as many as it decides of, those over all workloads included."""
-        known = [case for case in cases if case.drafter.name not in CONTROLS]
+        known = [case for case in cases if not is_control(case.drafter.name)]
         arms, questions = Counter[str](), Counter[str]()
         for plan in (self, self.pooled) if self.pool == "workload" else (self,):
             named = {(plan.question(case), name) for case in known if (name := plan.name(case)) is not None}
@@ -251,7 +251,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
 
     @property
     def control(self) -> bool:
-        return self.case.drafter.name in CONTROLS
+        return is_control(self.case.drafter.name)
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -483,7 +483,7 @@ def _decision(
     if not (base := _logs(plain, speed)) or (question.rivals and any(map(is_unusable, plain))):
         return None
     usable = {name: rows for name, rows in arms.items() if name is not None and not any(map(is_unusable, rows))}
-    controls = {name for name, rows in usable.items() if rows[0].case.drafter.name in CONTROLS}
+    controls = {name for name, rows in usable.items() if is_control(rows[0].case.drafter.name)}
     logs = {name: own for name, rows in usable.items() if (own := _logs(rows, speed)).keys() & base.keys()}
     limits = {name: most for name in logs if not question.rivals and (most := _most(usable[name])) is not None}
     doubts = {name: doubt for name in logs if (doubt := _doubt(_pairs(usable[name], plain)))}

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from mlsd.drafters import METHODS, UNAVAILABLE
+from mlsd.drafters import UNAVAILABLE
+from mlsd.methods import METHODS
 from tests.cli.conftest import Mlsd
 from tests.hub_server import HubServer, write_own_entry
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.drafters import METHODS, resolve_spec
+from mlsd.drafters import resolve_spec
 from mlsd.drafters.oracle import accepted_lengths
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.measure.worker.conversation import random_tokens
+from mlsd.methods import of_kind
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.question import parse_drafter
-from mlsd.records import CONTROLS, DrafterSpec, Sampling
+from mlsd.records import DrafterSpec, Sampling
 from mlsd.trials.acceptance import by_position
 from mlsd.trials.on_or_off import answers
 from mlsd.trials.results import SessionPlan, arm_results
@@ -23,15 +24,13 @@ from tests.analysis.studies import DENSE, as_measured, blocks, lasting
 from tests.drafters.arena import N_RECORDED, Arena
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", of_kind("control"))
 def test_with_a_temperature_nobody_knows_what_comes(arena: Arena, name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name} replays greedy output"):
         arena.run("llama", name, 2, (1, 2, 3), 8, sampling=Sampling(temperature=1.0))
 
 
 def test_no_control_is_ever_recommended() -> None:
-    assert set(CONTROLS) <= set(METHODS)
-
     made = [(of, trial) for of, trial in blocks(DENSE, "bench", prompts=("code",), gammas=(4,), alpha=0.9)]
     bound = [(of, trial) for of, trial in made if of.gamma]
     for of, trial in bound:

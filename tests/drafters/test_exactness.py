@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from mlsd.drafters import METHODS
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.context import LlamaContext
@@ -18,6 +17,7 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.gguf_tools.shape import TINY_ATTENTION
+from mlsd.methods import METHODS
 from mlsd.records import Sampling
 from tests.conftest import ARCHITECTURES
 from tests.drafters.arena import CLOCK, Arena, Run, Watched, first, prompt_of

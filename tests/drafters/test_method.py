@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import mlsd.drafters
-from mlsd.drafters import METHODS, UNAVAILABLE, find_method, preset_gamma, resolve_spec
+from mlsd.drafters import UNAVAILABLE, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.options import Preset
 from mlsd.errors import InputError, UnsupportedError
+from mlsd.methods import METHODS
 from mlsd.planning.question import parse_drafter
 from mlsd.records import DrafterSpec, OptionValue
 
@@ -45,7 +46,7 @@ def test_a_method_describes_itself_and_each_option(name: str) -> None:
 def test_the_table_names_every_file_that_holds_a_method() -> None:
     folder = Path(mlsd.drafters.__file__).parent
     files = {path for path in folder.rglob("*.py") if "\n@drafting_method(" in path.read_text(encoding="utf-8")}
-    listed = {folder / f"{module.replace('.', '/')}.py" for module in METHODS.values()}
+    listed = {folder / f"{module.replace('.', '/')}.py" for module, *_ in METHODS.values()}
     assert files == {*listed, folder / "__init__.py"}  # which has plain decoding
 
 

@@ -13,6 +13,7 @@ from mlsd import drafters
 from mlsd.drafters import find_method, resolve_spec, user_methods
 from mlsd.engine.verify import Verification
 from mlsd.errors import InputError, MlsdError, UnsupportedError
+from mlsd.methods import METHODS, KnownMethod
 from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import own_draft
 from mlsd.records import DrafterSpec
@@ -158,7 +159,7 @@ def example() -> ModuleType:
 @pytest.fixture
 def entered(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, example.__name__, example)
-    monkeypatch.setitem(drafters.METHODS, "bigram", "bigram")
+    monkeypatch.setitem(METHODS, "bigram", KnownMethod("bigram", "look-up"))
 
 
 def test_it_copies_what_followed_the_newest_token(example: ModuleType) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mlsd.drafters import METHODS, find_method
+from mlsd.drafters import find_method
 from mlsd.errors import InputError, ServerError, UnsupportedError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.methods import METHODS
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef, OptionValue
 from mlsd.servers.flags import TYPES, Binary, advice, read_binary, read_flags, read_help, speculation
 from mlsd.servers.launch import Launched

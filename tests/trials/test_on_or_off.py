@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from mlsd.cli.answers import answer_object, next_step
+from mlsd.methods import tried_unasked
 from mlsd.planning.question import Invocation
-from mlsd.planning.request import LOOK_UPS
 from mlsd.records import Conditions, Status
 from mlsd.servers.flags import flags_of
 from mlsd.stats import Interval
@@ -72,7 +72,7 @@ def test_where_nothing_could_be_judged_the_answer_is_neither_off_nor_open_and_sa
     assert found.words == f"no usable measurement: {words}" and words in by_target([found])[0]
     step = next_step(found, Invocation())
     assert flags_of(found) == () and step is not None and step.command.startswith("mlsd bench moe")
-    looked_up = [result(None, None, None, n=0, drafter=name) for name in LOOK_UPS]
+    looked_up = [result(None, None, None, n=0, drafter=name) for name in tried_unasked()]
     (again,) = answers([replace(unusable("the output differs"), case=arm.case) for arm in looked_up])
     assert next_step(again, Invocation()) is None, "what was invalid would be so again"
 

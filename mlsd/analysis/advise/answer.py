@@ -36,6 +36,7 @@ from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError, choose
 from mlsd.hardware.apple_passes import Runtime
 from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
+from mlsd.methods import METHODS
 from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.known_shapes import shape_of
@@ -233,7 +234,7 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
             rest = {key: value for key, value in spec.options.items() if key != "draft" or own_draft is None}
             found.append(arm_named(name, own_draft, options_text(replace(spec, options=rest))))
             continue
-        from mlsd.drafters import METHODS, UNAVAILABLE, find_method  # which loads numpy
+        from mlsd.drafters import UNAVAILABLE, find_method  # which loads numpy
 
         if name in METHODS or name in UNAVAILABLE or ".py:" in text:
             find_method(name)  # which says why there is none

@@ -9,6 +9,7 @@ from mlsd.analysis.advise.acceptance import HEADS
 from mlsd.audits.model_name import read_model_name
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
+from mlsd.methods import METHODS
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.known_shapes import BITS, NEAREST, QUANTS, bits_of, quant_of, shape_facts, shape_of, sized_facts
@@ -72,7 +73,7 @@ def named(
                 hint=f"Name one: {', '.join((*QUANTS, *NEAREST, *BITS))}, like {name}-q4_k_m; or the size, too, of a "
                 f"model of another one: {name}-mini-3.8b-q4_k_m.",
             ) from None
-        from mlsd.drafters import METHODS, UNAVAILABLE  # which loads numpy
+        from mlsd.drafters import UNAVAILABLE  # which loads numpy
 
         if (method := text.partition(":")[0]) in METHODS or method in UNAVAILABLE:
             raise InputError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from mlsd.analysis.pairs import PairedTrials, units_of
+from mlsd.methods import of_kind
 from mlsd.records import DRAFT_MODEL
 from mlsd.stats import Interval, Visible, mean_over, smallest_effect
 from mlsd.trials.decisions import LEAST_BLOCKS
@@ -35,10 +36,9 @@ ALL_WEIGHTS = 0.9  # a share from which a token as good as reads all weights
 STUDY_GAMMA = 16  # the study's largest
 SMALL_TARGET = 2.5e9  # parameters: the study's own are 1 to 2 x 10^9
 STABLE_WITHIN = 0.10  # a change of speedup over all prompt lengths that still counts as none
-# Names of `mlsd.drafters.METHODS`.
-RETRIEVAL = ("pld", "rest")
+RETRIEVAL = of_kind("look-up")
 TREES = {"draft-tree": DRAFT_MODEL, "eagle3-tree": "eagle3"}  # verifies trees -> the same drafter with a chain
-SELF_DRAFTING = ("layer-skip",)  # methods whose drafting model is a part of the target
+SELF_DRAFTING = of_kind("own layers")  # methods whose drafting model is a part of the target
 OWN_MEMORY = '"mode":"own"'  # their option that keeps the target's memory from the draft
 COMPONENT_AWARE = "layer-skip"  # drafts with the part of a hybrid that its option `component` names
 PARALLEL, SEQUENTIAL = ("falcon-h1",), ("qwen35", "qwen35moe", "qwen3next")

@@ -184,7 +184,8 @@ def methods(name: str | None, as_json: bool) -> None:
     What is listed is what `mlsd bench TARGET --drafter NAME:option=value,...` takes; `NAME:preset=PRESET` stands for
     the values that a paper found best.
     """
-    from mlsd.drafters import METHODS, UNAVAILABLE, find_method
+    from mlsd.drafters import UNAVAILABLE, find_method
+    from mlsd.methods import METHODS
 
     if name is not None:
         method = find_method(name).info()

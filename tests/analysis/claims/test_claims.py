@@ -9,7 +9,8 @@ from mlsd.analysis import frames
 from mlsd.analysis.claims.claim_tests import COMPONENT_AWARE, OWN_MEMORY, RETRIEVAL, SELF_DRAFTING, TESTS, TREES
 from mlsd.analysis.claims.claims import ClaimVerdict, claims, decide, decide_all, printed_audit
 from mlsd.analysis.pairs import PairedTrials
-from mlsd.drafters import METHODS, drafting_key, resolve_spec
+from mlsd.drafters import drafting_key, resolve_spec
+from mlsd.methods import METHODS
 from mlsd.models.manifest import load_manifest
 from mlsd.records import Case, DrafterSpec, ModelRef, OptionValue
 from mlsd.store.rows import DraftDistance

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.drafters import METHODS, second_file
+from mlsd.drafters import second_file
 from mlsd.drafters.lookup.suffix_store import SEPARATOR, write_store
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
@@ -23,6 +23,7 @@ from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.measure.parent import memory
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms, Strategies
+from mlsd.methods import METHODS
 from mlsd.models.library import Library
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.question import parse_drafter
@@ -122,7 +123,7 @@ def test_contexts_counted_are_contexts_opened(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, name: str
 ) -> None:
     target, drafts = tiny / f"{name}.gguf", []
-    method = METHODS[asked.partition(":")[0]]
+    method = METHODS[asked.partition(":")[0]].module
     if name == "qwen35-mtp":
         target = tmp_path / "mtp.gguf"
         write_random(target, msgspec.structs.replace(TINY["qwen35"], n_mtp_blocks=1), seed=4)

@@ -7,11 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.cli.commands.bench import bench as command
-from mlsd.drafters import METHODS, find_method, resolve_spec, search_space
+from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import InputError, MlsdError
 from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.measure.parent.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune, tune_request
+from mlsd.methods import METHODS
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.store.newest import study_databases
 from mlsd.store.store import Store
