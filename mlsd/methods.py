@@ -5,7 +5,14 @@ What is said, counted or left out of a method because of its kind is decided by 
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["draft model", "head", "look-up", "own layers", "control"]
+Kind = Literal[
+    "draft model",
+    "head",
+    "look-up",  # copies what followed in a text
+    "n-grams",  # counts or guesses what follows
+    "own layers",  # a part of the target drafts
+    "control",  # measures a bound that nobody can use
+]
 
 
 class KnownMethod(NamedTuple):
@@ -24,12 +31,12 @@ METHODS: dict[str, KnownMethod] = {
     "eagle3-tree": KnownMethod("heads.eagle3", "head"),
     "expert-skip": KnownMethod("layer_skip.expert_skip", "own layers"),
     "kangaroo": KnownMethod("layer_skip.kangaroo", "own layers"),
-    "lookahead": KnownMethod("lookup.lookahead", "look-up"),
+    "lookahead": KnownMethod("lookup.lookahead", "n-grams"),
     "layer-skip": KnownMethod("layer_skip.subset", "own layers"),
     "mtp": KnownMethod("heads.mtp", "head"),
     "pld": KnownMethod("lookup.pld", "look-up", tried=True),
-    "ngram-cache": KnownMethod("lookup.ngram_cache", "look-up", tried=True),
-    "oracle": KnownMethod("oracle", "control"),  # a control measures a bound that nobody can use
+    "ngram-cache": KnownMethod("lookup.ngram_cache", "n-grams", tried=True),
+    "oracle": KnownMethod("oracle", "control"),
     "random": KnownMethod("oracle", "control"),
     "rest": KnownMethod("lookup.rest", "look-up"),
 }

@@ -4,6 +4,7 @@ import errno
 import functools
 import math
 import os
+import re
 import stat
 import subprocess
 import tempfile
@@ -51,6 +52,54 @@ def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = Inpu
         raise error(f"{sender} is not valid JSON: {excerpt(data)!r}.") from broken
     except RecursionError as deep:
         raise error(f"{sender} is JSON that is nested too deeply.") from deep
+
+
+def convert(
+    values: Any,
+    kind: type[T],
+    where: str,
+    error: type[MlsdError] = InputError,
+    *,
+    key: str = "",
+    forms: Mapping[str, str] = {},
+    hint: str = "Correct the file and try again.",
+) -> T:
+    """A record of plain values, like a table of a file; `key` is that of the values themselves in it.
+
+    `forms` say in words what texts of these last keys must be, where a pattern decides.
+
+    Raises: `error` with where, key, value and what is wrong with it.
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as misfit:
+        problem, _, inner = str(misfit).partition(" - at `$")
+        inner = inner.rstrip("`").lstrip(".")
+        whole = ".".join(filter(None, (key, inner)))
+        form = forms.get(whole.rpartition(".")[2])
+        if form is not None and problem.startswith("Expected `str`"):
+            problem = f"it {form}"
+        place = f"{whole} = {_value_at(values, inner)!r:.200}" if inner else key
+        raise error(f"{where}: {': '.join(filter(None, (place, problem)))}.", hint=hint) from misfit
+
+
+def _value_at(values: Any, key: str) -> Any:
+    """The value at a msgspec path like ``parts[1].gammas[0]``; ``[...]`` stands for some value of a table."""
+    for name, index in re.findall(r"([A-Za-z_]+)|\[(\d+|\.\.\.)\]", key):
+        if index == "...":
+            break
+        values = values[name] if name else values[int(index)]
+    return values
+
+
+def read_toml(path: Path, error: type[MlsdError]) -> dict[str, Any]:
+    """The table of a TOML file that somebody named. Raises: `error` that names the file and what is wrong with it."""
+    try:
+        return parse_toml(read_given(path, error, "Give the path of a TOML file."))
+    except UnicodeDecodeError as misfit:
+        raise error(f"{path} is not UTF-8 text (byte {misfit.start}).", hint="Save it as UTF-8.") from misfit
+    except tomllib.TOMLDecodeError as misfit:
+        raise error(f"{path} is not valid TOML: {misfit}.", hint="Correct the file and try again.") from misfit
 
 
 def excerpt(data: bytes) -> str:

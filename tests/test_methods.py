@@ -17,5 +17,5 @@ def test_a_kind_agrees_with_what_a_method_needs(name: str) -> None:
 
 
 def test_every_kind_has_a_method() -> None:
-    for kind in ("draft model", "head", "look-up", "own layers", "control"):
+    for kind in ("draft model", "head", "look-up", "n-grams", "own layers", "control"):
         assert of_kind(kind)

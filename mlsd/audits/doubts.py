@@ -25,7 +25,7 @@ FEWEST_COPIES = 2  # pairs of settings with one rate
 FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anything
 FEWEST_BY_THEORY = 3  # rows of a table whose speedup is what theory gives
 LEAST_FILE = 1.1  # a plain run that much faster than any public row leads to expect is asked about
-_OWN_LOOKUPS = of_kind("look-up", "control")
+_OWN_LOOKUPS = of_kind("look-up", "n-grams", "control")
 _OTHERS = r"oracle|random|look-?(?:up|ahead)|n-?gram|suffix|copy"  # words of published tables
 
 

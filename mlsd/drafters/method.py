@@ -20,6 +20,7 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.errors import InputError, choose, did_you_mean
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import MadeDraft
+from mlsd.outside import convert
 from mlsd.records import NO_DRAFTER, DrafterSpec, OptionValue, Record
 
 T = TypeVar("T")
@@ -160,13 +161,7 @@ class Method:
         return Length.__struct_fields__ if self.chains_instead is None and self.name != NO_DRAFTER else ()
 
     def _convert(self, values: Mapping[str, OptionValue], kind: type[T]) -> T:
-        try:
-            return msgspec.convert(values, kind)
-        except msgspec.ValidationError as error:
-            problem, _, path = str(error).partition(" - at `$.")
-            name = path.rstrip("`")
-            value = f" {name}={values[name]!r}:" if name in values else ""
-            raise InputError(f"{self.name}:{value} {problem}.", hint=self._help()) from error
+        return convert(values, kind, self.name, hint=self._help())
 
     def _help(self) -> str:
         fields = [

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from mlsd.errors import choose
 from mlsd.records import Record
 
 _APPLE = "Apple, technical specifications of the Mac models with this chip"
@@ -102,7 +103,10 @@ def has_no_fan(hardware_model: str | None) -> bool:
     return hardware_model is not None and (hardware_model in _NO_FAN or "MacBookAir" in hardware_model)
 
 
-_NAMED = re.compile(r"(?:(?<=apple-)|(?<![a-z0-9.-]))([am]\d+)(?:[ -]*(pro|max|ultra))?(?![a-z0-9]|\.\d)")
+_NAMED = re.compile(
+    r"(?:(?<=apple-)|(?<![a-z0-9.-]))([am]\d+)(?:[ -]*(pro|max|ultra))?"
+    r"(?![a-z0-9]|\.\d)(?![ -]+(?:pro|max|ultra)[a-z]\b)"  # a letter too many is no plain M4
+)
 _MEMORY = re.compile(r"(\d+) ?gi?b(?![a-z/])")
 _CORES = re.compile(r"(?<![a-z0-9])(\d{1,2})[- ]?(?:c(?:ores?)?|gpu)(?![a-z])")
 
@@ -143,8 +147,8 @@ def peak_bandwidth(
     """
     of_name = bins(name)
     if not of_name:
-        names = ", ".join(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS))
-        return None, f"no chip of that name is known; known are {names}"
+        names = dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS)
+        return None, f"no chip of that name is known. {choose(name, names).removesuffix('.')}"
     chosen = [chip for chip in of_name if chip.gpu_cores == gpu_cores]
     if gpu_cores is None and cpu_cores is not None:
         chosen = [chip for chip in of_name if chip.cpu_cores == cpu_cores]

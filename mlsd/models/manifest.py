@@ -1,6 +1,5 @@
 """gguf_manifest.toml, the shipped one and the user's, as checked `ModelEntry` values; no network, no GGUF is opened."""
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from msgspec import Meta
 
 from mlsd.errors import ManifestError, did_you_mean
 from mlsd.folders import data_path, user_dir
-from mlsd.outside import parse_toml, read_given
+from mlsd.outside import convert, read_toml
 from mlsd.records import Record
 
 Role = Literal["moe-target", "dense-target", "draft", "head"]
@@ -21,6 +20,7 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Bytes = Annotated[int, Meta(gt=0)]
 Count = Annotated[int, Meta(gt=0)]
 Name = Annotated[str, Meta(min_length=1)]
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 # What becomes a part of a path; \Z where $ would let a line's end pass. An id becomes a file's name with a hash in it.
 ModelId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]*\Z", max_length=128)]
 Repo = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*\Z", max_length=192)]
@@ -38,29 +38,10 @@ class FilePart(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sha256: Sha256 | None = None
 
 
-Source = Literal["huggingface", "package", "asset", "path", "quantize", "perturb", "synth"]
-# What an entry of each source must say beside what all say, and what it may.
-_FIELDS: dict[Source, tuple[set[str], set[str]]] = {
-    "huggingface": ({"repo"}, {"revision", "file", "files", "sha256"}),
-    "package": ({"package", "file"}, {"sha256"}),
-    "asset": ({"file"}, {"sha256"}),
-    "path": ({"file"}, {"sha256"}),
-    "quantize": ({"base", "type"}, set()),
-    "perturb": ({"base", "noise"}, {"seed"}),
-    "synth": ({"shape"}, {"seed"}),
-}
-_OWN_FIELDS = set[str]().union(*(required | optional for required, optional in _FIELDS.values()))
-
-
-class ModelEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model: of a Hugging Face repository, an installed package, mlsd's assets or a path; or made on this machine.
-
-    Made are `quantize` and `perturb` (another entry, run through llama.cpp's quantizer, or its weights times 1 plus
-    noise) and `synth` (a shape that mlsd knows, with random weights: it measures a machine, its text means nothing).
-    """
+class ModelEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="source"):
+    """What every entry of a manifest says; the classes below say how the model comes to this machine."""
 
     id: ModelId
-    source: Source
     name: Name
     architecture: Name  # general.architecture of the GGUF
     quantization: Name
@@ -70,30 +51,88 @@ class ModelEntry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     license: str | None = None
     note: str | None = None
     n_bytes: Bytes | None = msgspec.field(name="bytes", default=None)  # all files together
-    # Of some sources only; empty or 0 elsewhere.
-    file: Name = ""  # of an asset relative to mlsd's assets, of a path to the manifest that names it
-    files: tuple[FilePart, ...] = ()  # in place of `file`: the parts of a split model of a repository
-    sha256: Sha256 | None = None
-    repo: Repo = ""
-    revision: Inside | None = None  # commit, tag or branch; None: the head of main
-    package: Name = ""  # the distribution's name
-    base: ModelId = ""
-    type: QuantizationType | None = None
-    noise: Annotated[float, Meta(gt=0, le=1)] = 0.0  # standard deviation
-    shape: Name = ""
-    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+
+    @property
+    def source(self) -> str:
+        return str(self.__struct_config__.tag)
 
     @property
     def parts(self) -> tuple[FilePart, ...]:
         """The files of the model in order; the first is the one that is loaded. None of what is made here."""
-        if not self.file:
+        return ()
+
+
+class Repository(ModelEntry, frozen=True, kw_only=True, tag="huggingface"):
+    """A model of a Hugging Face repository."""
+
+    repo: Repo
+    revision: Inside | None = None  # commit, tag or branch; None: the head of main
+    file: Inside | None = None
+    files: tuple[FilePart, ...] = ()  # in place of `file`: the parts of a split model
+    sha256: Sha256 | None = None
+
+    @property
+    def parts(self) -> tuple[FilePart, ...]:
+        if self.file is None:
             return self.files
         return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
 
+
+class _OneFile(ModelEntry, frozen=True, kw_only=True):
+    """A model that is one file."""
+
+    file: Inside
+    sha256: Sha256 | None = None
+
     @property
-    def is_made(self) -> bool:
-        """Whether it is written on this machine."""
-        return bool(self.base or self.shape)
+    def parts(self) -> tuple[FilePart, ...]:
+        return (FilePart(file=self.file, n_bytes=self.n_bytes, sha256=self.sha256),)
+
+
+class Packaged(_OneFile, frozen=True, kw_only=True, tag="package"):
+    """A file of an installed package."""
+
+    package: Name  # the distribution's name
+
+
+class Asset(_OneFile, frozen=True, kw_only=True, tag="asset"):
+    """A file of mlsd's own, relative to its assets."""
+
+
+class LocalFile(_OneFile, frozen=True, kw_only=True, tag="path"):
+    """A file of the user's, relative to the manifest that names it."""
+
+    file: Name
+
+
+class Made(ModelEntry, frozen=True, kw_only=True):
+    """A model that is written on this machine."""
+
+
+class Quantized(Made, frozen=True, kw_only=True, tag="quantize"):
+    """Another entry, run through llama.cpp's quantizer."""
+
+    base: ModelId
+    type: QuantizationType
+
+
+class Perturbed(Made, frozen=True, kw_only=True, tag="perturb"):
+    """Another entry, its weights times 1 plus noise."""
+
+    base: ModelId
+    noise: Annotated[float, Meta(gt=0, le=1)]  # standard deviation
+    seed: Seed = 0
+
+
+class Synthetic(Made, frozen=True, kw_only=True, tag="synth"):
+    """A shape that mlsd knows, with random weights: it measures a machine, its text means nothing."""
+
+    shape: Name
+    seed: Seed = 0
+
+
+_ANY: Any = Repository | Packaged | Asset | LocalFile | Quantized | Perturbed | Synthetic
+_SOURCES = ("huggingface", "package", "asset", "path", "quantize", "perturb", "synth")
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -115,7 +154,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     def bases(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
         """The entries `entry` is made from, nearest first; none for a model that is not made."""
         found: list[ModelEntry] = []
-        while entry.base:
+        while isinstance(entry, Quantized | Perturbed):
             entry = self.models[entry.base]
             found.append(entry)
         return tuple(found)
@@ -143,10 +182,7 @@ def load_manifest(*, shipped: Path | None = None, user: Path | None = None) -> M
 
 def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
     """The entries of one file, each checked by itself. Raises: ManifestError naming file, key and value."""
-    try:
-        data = parse_toml(read_given(path, ManifestError))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} is not valid TOML: {error}.") from error
+    data = read_toml(path, ManifestError)
     if unknown := sorted(set(data) - {"models"}):
         raise ManifestError(f"{path}: unknown table {unknown[0]!r}.", hint='Entries stand under [models."id"].')
     models = data.get("models", {})
@@ -157,29 +193,22 @@ def read_manifest(path: Path) -> tuple[ModelEntry, ...]:
 
 def decode_entry(path: Path, model_id: str, raw: Any) -> ModelEntry:
     """Check one entry of `path`. Raises: ManifestError naming file, key and value."""
+    key = f"models.{ascii(model_id)[1:-1]}"
     if not isinstance(raw, dict):
-        raise ManifestError(f"{path}: models.{model_id} = {raw!r} must be a table.")
+        raise ManifestError(f"{path}: {key} = {raw!r} must be a table.")
     if "id" in raw:
-        raise ManifestError(f"{path}: models.{model_id}.id = {raw['id']!r}: the table's own name is the id.")
-    values = {**raw, "id": model_id}
-    try:
-        entry = msgspec.convert(values, ModelEntry)
-        required, optional = _FIELDS[entry.source]
-        if missing := sorted(required - raw.keys()):
-            raise msgspec.ValidationError(f"Object missing required field `{missing[0]}`")
-        if unknown := sorted(raw.keys() & (_OWN_FIELDS - required - optional)):
-            raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}`")
-        if entry.file and entry.source != "path":
-            msgspec.convert({"file": entry.file}, FilePart)
-    except msgspec.ValidationError as error:
-        raise ManifestError(f"{path}: {_explain(model_id, values, str(error))}") from error
-    if entry.source == "huggingface" and bool(entry.file) == bool(entry.files):
-        raise ManifestError(f"{path}: models.{model_id} needs either `file` or `files`.")
-    if entry.source == "path":
+        raise ManifestError(f"{path}: {key}.id = {raw['id']!r}: the table's own name is the id.")
+    if raw.get("source") not in _SOURCES:
+        wrong = f"= {raw['source']!r}: it must be" if "source" in raw else "is missing; it is"
+        raise ManifestError(f"{path}: {key}.source {wrong} one of {', '.join(_SOURCES)}.")
+    entry: ModelEntry = convert({**raw, "id": model_id}, _ANY, str(path), ManifestError, key=key, forms=_FORMS)
+    if isinstance(entry, Repository) and bool(entry.file) == bool(entry.files):
+        raise ManifestError(f"{path}: {key} needs either `file` or `files`.")
+    if isinstance(entry, LocalFile):
         try:
             entry = msgspec.structs.replace(entry, file=str(path.parent / Path(entry.file).expanduser()))
         except RuntimeError as error:
-            raise ManifestError(f"{path}: models.{model_id}.file = {entry.file!r}: {error}.") from error
+            raise ManifestError(f"{path}: {key}.file = {entry.file!r}: {error}.") from error
     return entry
 
 
@@ -193,27 +222,9 @@ _FORMS = {  # what a text must be that becomes a part of a path
 }
 
 
-def _explain(model_id: str, values: dict[str, Any], error: str) -> str:
-    reason, _, place = error.partition(" - at `$")
-    keys = place.rstrip("`").lstrip(".")
-    if not keys:
-        if reason.startswith("Object missing required field `source`"):
-            return f"models.{model_id}.source is missing; it is one of {', '.join(_FIELDS)}."
-        return f"models.{model_id}: {reason[0].lower()}{reason[1:]}."
-    if keys == "source":
-        reason = f"it must be one of {', '.join(_FIELDS)}"
-    if keys == "id":
-        return f"models.{ascii(model_id)[1:-1]}: an id {_FORMS['id']}."
-    value = values.get(keys.split(".")[0].split("[")[0])
-    form = _FORMS.get(keys.rpartition(".")[2])
-    if form is not None and isinstance(value, str | list) and reason.startswith("Expected `str`"):
-        reason = f"it {form}"
-    return f"models.{model_id}.{keys} = {value!r}: {reason[0].lower()}{reason[1:]}."
-
-
 def _check_base(manifest: Manifest, entry: ModelEntry) -> None:
     seen = [entry.id]
-    while entry.base:
+    while isinstance(entry, Quantized | Perturbed):
         place = f"models.{entry.id}.base = {entry.base!r}"
         if entry.base not in manifest.models:
             raise ManifestError(f"{' or '.join(manifest.files)}: {place}: no model has this id.")

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mlsd.drafters import check_target, resolve_spec
-from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError, choose
+from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError, choose, did_you_mean
 from mlsd.models.library import Library, LocalModel
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
@@ -230,7 +230,8 @@ def expand(
             roles = [role for role in profile.roles if role.startswith("draft")]
             raise SuiteError(
                 f"There is no draft called {draft!r} in profile {profile.name}.",
-                hint=choose(draft, roles or ["no role"], ", or give a model id of `mlsd models list`"),
+                hint=did_you_mean(draft, models)
+                + choose(draft, roles or ["no role"], ", or give a model id of `mlsd models list`"),
             )
     load, grids, n_trials = functools.cache(load), list[Grid](), 0
     missing = Counter[tuple[str, str, str | None, str]]()  # study trials; what is missing for one reason is one entry

@@ -11,11 +11,11 @@ from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.adaptive import ADAPTIVE, LEAST, MOST
 from mlsd.engine.context import threads_of
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
-from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError
+from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError, choose
 from mlsd.gguf_tools.source import Source
 from mlsd.methods import tried_unasked
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
-from mlsd.models.manifest import Manifest, ModelEntry
+from mlsd.models.manifest import LocalFile, Manifest, ModelEntry
 from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
 from mlsd.planning.question import parse_drafter, study_asked
 from mlsd.planning.suite import (
@@ -228,7 +228,7 @@ def study_request(
     known = [*found.roles, *found.left_out]
     for role in given:
         if role not in known:
-            raise SuiteError(f"There is no role {role!r}.", hint=f"Roles of {found.name}: {', '.join(known)}.")
+            raise SuiteError(f"Profile {found.name} has no role {role!r}.", hint=choose(role, known))
     roles, entries = {**found.roles, **given}, dict(library.manifest.models)
     for role, model in roles.items():
         if is_file_name(model):
@@ -263,7 +263,7 @@ def _presets_written_out(suite: Suite) -> Suite:
     return replace(suite, parts=tuple(parts))
 
 
-def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> ModelEntry:
+def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> LocalFile:
     """A file as a model of its own, called as it is."""
     if not path.is_file():
         raise ModelFileError(f"{path} does not exist.", hint="Give a GGUF file, or an id of `mlsd models list`.")
@@ -271,9 +271,7 @@ def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> ModelEntry:
     while id_ in known and getattr(known[id_], "file", None) != str(path):
         id_ = f"{id_}-file"
     architecture = Source(path).architecture
-    return ModelEntry(
-        id=id_, source="path", name=path.stem, architecture=architecture, quantization="of a file", file=str(path)
-    )
+    return LocalFile(id=id_, name=path.stem, architecture=architecture, quantization="of a file", file=str(path))
 
 
 def bench_request(

@@ -1,10 +1,8 @@
 """Suites and profiles as data: `suites/{a..f}.toml` name roles, `suites/profiles.toml` binds roles to models."""
 
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +10,7 @@ from msgspec.structs import replace
 
 from mlsd.errors import SuiteError, choose
 from mlsd.folders import data_path
-from mlsd.outside import parse_toml, read_given
+from mlsd.outside import convert, read_toml
 from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.units import GIB
 
@@ -121,7 +119,7 @@ def suite_names() -> tuple[str, ...]:
 
 def read_suite(path: Path) -> Suite:
     """Read and check one suite. Raises: SuiteError that names the file, the key and the value."""
-    suite = _convert(path, _read_toml(path), Suite)
+    suite = convert(read_toml(path, SuiteError), Suite, str(path), SuiteError)
     for number, part in enumerate(suite.parts):
         for key, value, needed in _faults(part):
             raise _fault(path, f"parts[{number}].{key}", value, needed)
@@ -153,8 +151,8 @@ def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     """Every profile by name, smallest models first. Raises: SuiteError that names the file, the key and the value."""
     place = path or data_path("suites") / PROFILES_FILE
     profiles = {}
-    for name, table in _read_toml(place).items():
-        profile = _convert(place, table, Profile, prefix=f"{name}.")
+    for name, table in read_toml(place, SuiteError).items():
+        profile = convert(table, Profile, str(place), SuiteError, key=name)
         if both := sorted(set(profile.roles) & set(profile.left_out)):
             raise _fault(place, f"{name}.left_out", both, "only roles that are not bound to a model")
         if profile.name:
@@ -198,32 +196,3 @@ def largest_profile(profiles: Mapping[str, Profile], memory_bytes: int) -> Profi
     """Of those for Macs of a size the largest that such a memory holds; None for a smaller machine."""
     fitting = [one for one in profiles.values() if one.memory_gib and one.memory_gib * GIB <= memory_bytes]
     return max(fitting, key=lambda one: one.memory_gib or 0, default=None)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(read_given(path, SuiteError, "Give the path of a TOML file."))
-    except UnicodeDecodeError as error:
-        raise SuiteError(f"{path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SuiteError(f"{path} is not valid TOML: {error}.", hint="Correct the file and try again.") from error
-
-
-def _convert(path: Path, table: Any, kind: type[T], *, prefix: str = "") -> T:
-    try:
-        return msgspec.convert(table, kind)
-    except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        key = where.rstrip("`").lstrip(".")
-        place = (prefix + key).strip(".") + (f" = {_value_at(table, key)!r}" if key else "")
-        said = f"{path}: {place}{': ' if place else ''}{problem}."
-        raise SuiteError(said, hint="Correct the file and try again.") from error
-
-
-def _value_at(table: Any, key: str) -> Any:
-    """The value at a msgspec path like ``parts[1].gammas[0]``; ``[...]`` stands for some value of a table."""
-    for name, index in re.findall(r"([A-Za-z_]+)|\[(\d+|\.\.\.)\]", key):
-        if index == "...":
-            break
-        table = table[name] if name else table[int(index)]
-    return table

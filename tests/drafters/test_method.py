@@ -98,14 +98,14 @@ def test_an_unknown_preset_names_the_known_ones(name: str) -> None:
     ("text", "complaint"),
     [
         ("pld:speed=9", "pld has no option 'speed'"),
-        ("pld:ngram=0", "pld: ngram=0: Expected `int` >= 1"),
-        ("pld:ngram=big", "pld: ngram='big': Expected `int`, got `str`"),
-        ("pld:match=middle", "pld: match='middle': Invalid enum value 'middle'"),
+        ("pld:ngram=0", "pld: ngram = 0: Expected `int` >= 1"),
+        ("pld:ngram=big", "pld: ngram = 'big': Expected `int`, got `str`"),
+        ("pld:match=middle", "pld: match = 'middle': Invalid enum value 'middle'"),
         (
             "draft-model:depth=3",
             "draft-model has no option 'depth'. Options of draft-model, with their defaults: p_min (0.0)",
         ),
-        ("draft-model:p_min=2", "draft-model: p_min=2: Expected `float` <= 1"),
+        ("draft-model:p_min=2", "draft-model: p_min = 2: Expected `float` <= 1"),
         ("dflash:depth=3", "dflash has no option 'depth'. Options of dflash, with their defaults: adaptive (0)"),
     ],
 )

@@ -9,13 +9,12 @@ import pytest
 
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library
-from mlsd.models.manifest import Manifest, ModelEntry
+from mlsd.models.manifest import Manifest, ModelEntry, Repository
 
 DATA = b"GGUF a model that another program keeps"
 SHA256 = hashlib.sha256(DATA).hexdigest()
-ENTRY = ModelEntry(source="huggingface",
-    id="m", name="m", architecture="llama", quantization="Q8_0", repo="maker/Model-GGUF", file="Model-Q8_0.gguf",
-    n_bytes=len(DATA), sha256=SHA256,
+ENTRY = Repository(id="m", name="m", architecture="llama", quantization="Q8_0", repo="maker/Model-GGUF",
+    file="Model-Q8_0.gguf", n_bytes=len(DATA), sha256=SHA256,
 )  # fmt: skip
 # Where each program puts it, under the home folder.
 PLACES = {

@@ -16,7 +16,17 @@ from mlsd.gguf_tools.synthetic.synth import plan_synthetic
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library, made_models_dir, resolve_model, space_hint
 from mlsd.models.lock import read_lock
-from mlsd.models.manifest import FilePart, Manifest, ModelEntry
+from mlsd.models.manifest import (
+    Asset,
+    FilePart,
+    LocalFile,
+    Manifest,
+    ModelEntry,
+    Perturbed,
+    Quantized,
+    Repository,
+    Synthetic,
+)
 from tests.hub_server import COMMIT, OTHER_COMMIT, REPO, HubServer
 
 TEXT = {"name": "A model", "architecture": "llama", "quantization": "Q8_0"}
@@ -34,7 +44,7 @@ def library(server: HubServer, tmp_path: Path, *entries: ModelEntry) -> Library:
 
 
 def hub_entry() -> ModelEntry:
-    return ModelEntry(source="huggingface", id="one", repo=REPO, file="one.gguf", **TEXT)
+    return Repository(id="one", repo=REPO, file="one.gguf", **TEXT)
 
 
 def test_a_path_is_a_model_with_the_hash_of_what_it_holds_now(tmp_path: Path) -> None:
@@ -159,9 +169,7 @@ def test_a_full_disk_stops_a_pull_before_its_first_byte(
 
 
 def test_a_split_model_is_here_only_when_all_its_files_are(server: HubServer, tmp_path: Path) -> None:
-    entry = ModelEntry(
-        source="huggingface", id="a", repo=REPO, files=(FilePart(file="a-1.gguf"), FilePart(file="a-2.gguf")), **TEXT
-    )
+    entry = Repository(id="a", repo=REPO, files=(FilePart(file="a-1.gguf"), FilePart(file="a-2.gguf")), **TEXT)
     books = library(server, tmp_path, entry)
     second = server.files.pop("a-2.gguf")
     with pytest.raises(HubError, match=r"a-2\.gguf of .*no such file"):
@@ -181,7 +189,7 @@ def test_a_shape_with_random_weights_is_written_once_where_it_is_asked_for(
     server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLSD_HOME", str(tmp_path / "home"))
-    one, other = (ModelEntry(source="synth", id=f"s{seed}", shape="llama", seed=seed, **TEXT) for seed in (0, 1))
+    one, other = (Synthetic(id=f"s{seed}", shape="llama", seed=seed, **TEXT) for seed in (0, 1))
     books = library(server, tmp_path, one, other)
     with pytest.raises(ModelFileError, match="not on this machine"):
         books.resolve("s0")
@@ -193,9 +201,9 @@ def test_a_shape_with_random_weights_is_written_once_where_it_is_asked_for(
 
 
 def made_from(tiny: Path) -> tuple[ModelEntry, ModelEntry, ModelEntry]:
-    base = ModelEntry(source="path", id="base", file=str(tiny / "llama.gguf"), **TEXT)
-    quantized = ModelEntry(source="quantize", id="small", base="base", type="Q4_0", **TEXT)
-    return base, quantized, ModelEntry(source="perturb", id="noisy", base="small", noise=0.01, **TEXT)
+    base = LocalFile(id="base", file=str(tiny / "llama.gguf"), **TEXT)
+    quantized = Quantized(id="small", base="base", type="Q4_0", **TEXT)
+    return base, quantized, Perturbed(id="noisy", base="small", noise=0.01, **TEXT)
 
 
 def test_models_are_made_from_models_that_are_made(server: HubServer, tmp_path: Path, tiny: Path) -> None:
@@ -217,17 +225,17 @@ def test_a_made_model_is_made_once_and_again_only_when_recipe_or_base_change(
     made_at = first.stat().st_mtime_ns
     assert books.pull(quantized) == (first,)
     assert first.stat().st_mtime_ns == made_at
-    other_type = ModelEntry(source="quantize", id="small", base="base", type="Q8_0", **TEXT)
-    other_base = ModelEntry(source="path", id="base", file=str(tiny / "llama-other.gguf"), **TEXT)
+    other_type = Quantized(id="small", base="base", type="Q8_0", **TEXT)
+    other_base = LocalFile(id="base", file=str(tiny / "llama-other.gguf"), **TEXT)
     assert library(server, tmp_path, base, other_type).locate(other_type) is None
     assert library(server, tmp_path, other_base, quantized).locate(quantized) is None
-    renamed = ModelEntry(source="quantize", id="small", base="base", type="Q4_0", **{**TEXT, "name": "Another name"})
+    renamed = Quantized(id="small", base="base", type="Q4_0", **{**TEXT, "name": "Another name"})
     assert library(server, tmp_path, base, renamed).locate(renamed) == (first,)
 
 
 def test_an_asset_that_is_missing_or_wrong_is_named(server: HubServer, tmp_path: Path) -> None:
-    gone = ModelEntry(source="asset", id="gone", file="tiny/gone.gguf", **TEXT)
-    wrong = ModelEntry(source="asset", id="wrong", file="prompts/prompts.toml", sha256="ab" * 32, **TEXT)
+    gone = Asset(id="gone", file="tiny/gone.gguf", **TEXT)
+    wrong = Asset(id="wrong", file="prompts/prompts.toml", sha256="ab" * 32, **TEXT)
     books = library(server, tmp_path, gone, wrong)
     with pytest.raises(ModelFileError, match=r"mlsd itself should hold tiny/gone\.gguf: reinstall it"):
         books.resolve("gone")
@@ -236,7 +244,7 @@ def test_an_asset_that_is_missing_or_wrong_is_named(server: HubServer, tmp_path:
 
 
 def test_making_never_downloads(server: HubServer, tmp_path: Path) -> None:
-    quantized = ModelEntry(source="quantize", id="small", base="one", type="Q4_0", **TEXT)
+    quantized = Quantized(id="small", base="one", type="Q4_0", **TEXT)
     with pytest.raises(ModelFileError, match="not on this machine"):
         library(server, tmp_path, hub_entry(), quantized).resolve("small", make=True)
     assert server.sent_bytes == 0
@@ -245,9 +253,7 @@ def test_making_never_downloads(server: HubServer, tmp_path: Path) -> None:
 def test_a_repository_that_lost_the_pinned_revision_gives_its_current_file_with_a_warning(
     server: HubServer, tmp_path: Path
 ) -> None:
-    pinned = ModelEntry(
-        source="huggingface", id="one", repo=REPO, file="one.gguf", revision=OTHER_COMMIT, sha256="0" * 64, **TEXT
-    )
+    pinned = Repository(id="one", repo=REPO, file="one.gguf", revision=OTHER_COMMIT, sha256="0" * 64, **TEXT)
     here = library(server, tmp_path, pinned)
     (path,) = here.pull(pinned)
     assert path.read_bytes() == server.files["one.gguf"]

@@ -13,11 +13,12 @@ from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, Machine, TargetA
 from mlsd.analysis.advise.prospects import Request
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
-from mlsd.errors import InputError
+from mlsd.errors import InputError, choose
 from mlsd.formats.record import opened_study
 from mlsd.hardware.apple_passes import AppleChip, Runtime, apple_chip, constants, unnamed_chip
 from mlsd.hardware.chips import MACS_GIB, bins, peak_bandwidth
 from mlsd.hardware.metal_kernels import build_of
+from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.planning.question import options_of
 from mlsd.records import EngineOptions
 from mlsd.store.newest import study_databases
@@ -64,8 +65,11 @@ def advise(
     if runtime not in programs:
         raise InputError(
             f"--runtime {runtime} is not known.",
-            hint=f"Known are {', '.join(programs)}; mlx is any other program on MLX.",
+            hint=choose(runtime, programs, "; mlx is any other program on MLX"),
         )
+    kinds = {*prompt_names(), *(load_prompt(name).workload or "" for name in prompt_names())} - {""}
+    if workload is not None and workload not in kinds and not Path(workload).suffix:
+        raise InputError(f"There is no workload called {workload!r}.", hint=choose(workload, sorted(kinds)))
     request = None
     if prompt_tokens is not None and n_predict is not None:
         request = Request(prompt_tokens=prompt_tokens, n_predict=n_predict)

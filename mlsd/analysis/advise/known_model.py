@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import HEADS
 from mlsd.audits.model_name import read_model_name
-from mlsd.errors import InputError, ModelFileError
+from mlsd.errors import InputError, ModelFileError, did_you_mean
 from mlsd.gguf_tools.shape import FULL, SAME_SHAPE, Shape
 from mlsd.methods import METHODS
 from mlsd.models.library import LocalModel, resolve_model
@@ -82,7 +82,8 @@ def named(
         bare = next((text[: -len(end) - 1] for end in _ends(text) if quant_of(end) is not None), text)
         raise InputError(
             f"{text} is not on this machine, and its shape is unknown.",
-            hint=f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {bare}-27b-q4_k_m, "
+            hint=did_you_mean(text, load_manifest().models)
+            + f"Name a GGUF file or an id of `mlsd models list`, or a model by its sizes: {bare}-27b-q4_k_m, "
             f"{bare}-124b-a5b-mxfp4. Heads and look-ups go by --drafter: {', '.join(HEADS)}, pld.",
         ) from None
     if quant is not None and stated is None:

@@ -136,11 +136,17 @@ def other_models(profile: str, models: Mapping[str, ModelFacts], names: Iterable
 
 
 def _is_of(entries: Mapping[str, ModelEntry], name: str, facts: ModelFacts | None) -> bool:
-    known = {entry.sha256 for entry in entries.values() if entry.sha256}
+    known = {entry.parts[0].sha256 for entry in entries.values() if len(entry.parts) == 1} - {None}
     if facts is not None and facts.ref.sha256 in known:
         return True
     entry = entries.get(name)
-    if entry is None or facts is None or entry.sha256 or not entry.parameters or not facts.n_parameters:
+    if (
+        entry is None
+        or facts is None
+        or (len(entry.parts) == 1 and entry.parts[0].sha256)
+        or not entry.parameters
+        or not facts.n_parameters
+    ):
         return False
     return abs(facts.n_parameters / entry.parameters - 1) < _SAME_SHAPE
 

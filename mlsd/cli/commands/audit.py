@@ -12,7 +12,8 @@ from mlsd.cli.database import reading, study_options
 from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
-from mlsd.errors import TableError
+from mlsd.errors import InputError, TableError, choose
+from mlsd.hardware.chips import CHIPS, bins
 from mlsd.outside import read_given
 from mlsd.report.render.table import Tone
 from mlsd.stats import grouped
@@ -54,6 +55,14 @@ def _shown_options(command: F) -> F:
     return json_option(wrapped)  # type: ignore[return-value]
 
 
+def check_chip(name: str | None, peak_gb_s: float | None) -> None:
+    """Raises: InputError for a chip of which no bandwidth is known, where none is given."""
+    if name is not None and peak_gb_s is None and not any(chip.peak_bandwidth_gb_s for chip in bins(name)):
+        known = dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS if chip.peak_bandwidth_gb_s)
+        hint = choose(name, known, ", or give --peak-gb-s")
+        raise InputError(f"No peak bandwidth is known of {name}.", hint=hint)
+
+
 _peak_option = click.option("--peak-gb-s", type=Real(min=1), help="Peak memory bandwidth, in GB/s (10^9).")
 
 
@@ -69,6 +78,7 @@ _peak_option = click.option("--peak-gb-s", type=Real(min=1), help="Peak memory b
 @click.pass_context
 def audit_table(ctx: click.Context, /, file: Path, **assumed: Any) -> Audit:
     """Print which rows of the tables or logs in FILE cannot be true, and why."""
+    check_chip(assumed["chip"], assumed["peak_gb_s"])
     if file == STANDARD_INPUT:
         source = "standard input"
     elif is_study(file):
@@ -130,6 +140,7 @@ def audit_speed(tok_s: float, model: str, chip: str | None, peak_gb_s: float | N
     """Print whether a plain speed, TOK_S tokens a second, can be true of a model on a chip, and whether it is usual."""
     if chip is None and peak_gb_s is None:
         raise click.UsageError("Give --chip NAME or --peak-gb-s NUMBER.")
+    check_chip(chip, peak_gb_s)
     from mlsd.audits.check import audit as run_audit
     from mlsd.audits.tables import Assumed, one_speed
 

@@ -14,7 +14,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.options import Whole
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say, working
 from mlsd.drafters.method import MethodInfo
-from mlsd.errors import HubError, InputError
+from mlsd.errors import HubError, InputError, choose
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.surgery.edit import clear_drafts, draft_folder, drafts_bytes
 from mlsd.hardware.awake import awake
@@ -48,7 +48,7 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
     library = Library()
     known = {name for entry in library.manifest for name in entry.roles}
     if role is not None and role not in known:
-        raise InputError(f"No model has the role {role!r}.", hint=f"Roles: {', '.join(sorted(known))}.")
+        raise InputError(f"No model has the role {role!r}.", hint=choose(role, sorted(known)))
     listed = [library.listing(entry) for entry in library.manifest if role is None or role in entry.roles]
     listed = [model for model in listed if model.here or not here]
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mlsd.errors import InputError
+from mlsd.errors import InputError, choose
 from mlsd.gguf_tools.read import ModelWeight, weigh
 from mlsd.gguf_tools.shape import Shape
 from mlsd.gguf_tools.tensor import QUANTIZED_KINDS, Tensor, gguf_constants
@@ -38,7 +38,7 @@ def quantized(specs: Sequence[Tensor], quant: str, *, n_layers: int) -> list[Ten
     if name not in SYNTHETIC_TYPES:
         raise InputError(
             f"mlsd cannot make random weights of type {quant}.",
-            hint=f"The choices are {', '.join((*SYNTHETIC_TYPES, *MIXTURES))}, and {SAME} for a GGUF's own types.",
+            hint=choose(quant, (*SYNTHETIC_TYPES, *MIXTURES), f", or {SAME} for a GGUF's own types"),
         )
     return [spec.stored_as(_type(name)) for spec in specs]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlsd.errors import InputError
+from mlsd.errors import InputError, choose
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.synthetic.perturb import perturb
 from mlsd.gguf_tools.synthetic.table import TensorTable, read_tables
@@ -39,7 +39,7 @@ def write_tiny_set(
     """Write each named shape, its perturbed copies and an unrelated model, yielding each file. Raises: InputError."""
     for name in names:
         if name not in _SHAPES:
-            raise InputError(f"There is no tiny model {name!r}.", hint=f"The choices are {', '.join(_SHAPES)}.")
+            raise InputError(f"There is no tiny model {name!r}.", hint=choose(name, _SHAPES))
         shape, base = _SHAPES[name], folder / f"{name}.gguf"
         copies = [(f"{name}{suffix}", seed, noise) for suffix, noise in NOISES.items()]
         for file, own_seed, noise in ((name, seed, 0.0), *copies, (f"{name}{OTHER}", seed + 1, 0.0)):

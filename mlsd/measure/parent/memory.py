@@ -34,7 +34,7 @@ from mlsd.measure.process import call, run_info
 from mlsd.measure.worker.arms import arm_key, warm_options
 from mlsd.measure.worker.footprints import find_footprints
 from mlsd.models.library import Library, LocalModel
-from mlsd.models.manifest import ModelEntry
+from mlsd.models.manifest import ModelEntry, Synthetic
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.known_shapes import bits_of, quant_of
 from mlsd.planning.prompts import Prompt
@@ -124,7 +124,7 @@ def _of_entry(entry: ModelEntry, library: Library) -> Sized:
     if paths := library.locate(entry):
         return _of_files(entry.id, paths, None)
     stated = weight_bytes(entry, library)
-    name = entry.shape or entry.name.lower().replace(" ", "-")
+    name = entry.shape if isinstance(entry, Synthetic) else entry.name.lower().replace(" ", "-")
     return Sized(
         id=entry.id,
         n_bytes=stated or estimated_bytes(entry),
@@ -140,10 +140,10 @@ def weight_bytes(entry: ModelEntry, library: Library) -> int | None:
         return entry.n_bytes
     if paths := library.locate(entry):
         return sum(path.stat().st_size for path in paths)
-    if entry.shape:
+    if isinstance(entry, Synthetic):
         return plan_synthetic(entry.shape, entry.quantization).weight.total.n_bytes
-    if entry.base:
-        return weight_bytes(library.manifest.models[entry.base], library)
+    if bases := library.manifest.bases(entry):
+        return weight_bytes(bases[0], library)
     stated = [part.n_bytes for part in entry.parts]
     return None if None in stated else sum(size for size in stated if size is not None)
 

@@ -20,7 +20,7 @@ from mlsd.measure.parent.doctor import (
 from mlsd.measure.parent.memory import estimated_bytes, weight_bytes
 from mlsd.models.hub import Hub
 from mlsd.models.library import Library
-from mlsd.models.manifest import Manifest, ModelEntry, load_manifest
+from mlsd.models.manifest import LocalFile, Manifest, ModelEntry, Quantized, Repository, load_manifest
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import Conditions
 
@@ -38,8 +38,7 @@ BUDGET = MemoryBudget(limit_bytes=12 * GB, most_bytes=16 * GB, basis="")
 
 
 def entry(model_id: str, n_bytes: int | None) -> ModelEntry:
-    return ModelEntry(
-        source="huggingface",
+    return Repository(
         id=model_id,
         name=model_id,
         architecture="llama",
@@ -129,10 +128,8 @@ def test_estimates_are_near_the_sizes_that_are_stated() -> None:
 def test_a_model_is_weighed_by_its_entry_its_files_or_its_base(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"12345")
-    here = ModelEntry(source="path", id="here", name="x", architecture="llama", quantization="F16", file=str(path))
-    made = ModelEntry(
-        source="quantize", id="made", name="x", architecture="llama", quantization="Q4_0", base="stated", type="Q4_0"
-    )
+    here = LocalFile(id="here", name="x", architecture="llama", quantization="F16", file=str(path))
+    made = Quantized(id="made", name="x", architecture="llama", quantization="Q4_0", base="stated", type="Q4_0")
     models = library(tmp_path, here, made, entry("stated", 7 * GB), entry("nobody", None))
     sizes = {e.id: weight_bytes(e, models) for e in models.manifest}
     assert sizes == {"here": 5, "made": 7 * GB, "stated": 7 * GB, "nobody": None}

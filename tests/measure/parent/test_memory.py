@@ -31,7 +31,7 @@ from mlsd.measure.parent.memory import (
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.models.library import Library, LocalModel
-from mlsd.models.manifest import Manifest, ModelEntry
+from mlsd.models.manifest import LocalFile, Manifest
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand, known_models, plan_bench
 from mlsd.planning.suite import Profile, find_profile, load_suites
@@ -108,7 +108,7 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     path = tmp_path_factory.mktemp("shallow") / "shallow.gguf"
     write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
     entries = [
-        ModelEntry(source="path", id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
+        LocalFile(id=id_, name=id_, architecture="qwen35", quantization="Q8_0", file=str(path))
         for id_ in SHALLOW.roles.values()
     ]
     library = Library(Manifest(models={entry.id: entry for entry in entries}))
