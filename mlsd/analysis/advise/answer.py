@@ -38,7 +38,7 @@ from mlsd.hardware.apple_passes import Runtime
 from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
 from mlsd.methods import METHODS
 from mlsd.models.library import resolve_model
-from mlsd.models.manifest import ModelEntry, load_manifest
+from mlsd.models.manifest import ModelEntry, Repository, load_manifest
 from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.planning.question import parse_drafter
@@ -159,7 +159,7 @@ def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAd
     lacking = Lacking(
         target=called,
         files={name: model.called_elsewhere for name, model in others.items()},
-        pull=() if key else tuple(name for name in (called, *others) if name in known_files and known_files[name].repo),
+        pull=() if key else tuple(n for n in (called, *others) if isinstance(known_files.get(n), Repository)),
         texts=_prompts(own, question.workload),
         is_here=target.here,
         is_too_large=file is not None and room is not None and (file.n_bytes or 0) > room,
