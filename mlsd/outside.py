@@ -76,16 +76,17 @@ def convert(
         problem, _, inner = str(misfit).partition(" - at `$")
         inner = inner.rstrip("`").lstrip(".")
         whole = ".".join(filter(None, (key, inner)))
+        value = _value_at(values, inner)
         form = forms.get(whole.rpartition(".")[2])
-        if form is not None and problem.startswith("Expected `str`"):
+        if form is not None and isinstance(value, str) and problem.startswith("Expected `str`"):
             problem = f"it {form}"
-        place = f"{whole} = {_value_at(values, inner)!r:.200}" if inner else key
+        place = f"{whole} = {value!r:.200}" if inner else key
         raise error(f"{where}: {': '.join(filter(None, (place, problem)))}.", hint=hint) from misfit
 
 
 def _value_at(values: Any, key: str) -> Any:
     """The value at a msgspec path like ``parts[1].gammas[0]``; ``[...]`` stands for some value of a table."""
-    for name, index in re.findall(r"([A-Za-z_]+)|\[(\d+|\.\.\.)\]", key):
+    for name, index in re.findall(r"([A-Za-z_]\w*)|\[(\d+|\.\.\.)\]", key):
         if index == "...":
             break
         values = values[name] if name else values[int(index)]
