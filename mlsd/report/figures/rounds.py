@@ -85,25 +85,28 @@ def equation_curves(study: Study) -> Figure:
 def residuals(study: Study) -> Figure:
     """What the used models miss of settings that they have not seen: measured less predicted, in % of predicted."""
     speedups = [(one.pair, one.chosen, one.held_out_gamma) for one in study.pair_fits]
-    times = [(f"T(k) of {one.target}", one.chosen, one.held_out) for one in study.curve_fits]
+    times = [(one.target, one.chosen, one.held_out) for one in study.curve_fits]
     fits = [
-        (label, next(one for one in held_out if one.model == model))
-        for label, model, held_out in (*speedups, *times)
-        if model is not None
+        [(label, next(one for one in errors if one.model == used)) for label, used, errors in own if used is not None]
+        for own in (speedups, times)
     ]
-    if not fits:
+    if not any(fits):
         raise AnalysisError("No fit has settings that it has not seen.", hint="Measure three gammas: mlsd run B D.")
-    shown = fits[: len(plot.COLORS)]
-    figure, (ax,) = plot.canvas(3.0)
-    plot.left_out(figure, len(fits) - len(shown), "fits")
-    for index, (label, found) in enumerate(shown):
-        off = [100 * (seen / told - 1) for seen, told in zip(found.observed, found.predicted, strict=True)]
-        look = plot.look(index, markersize=4, alpha=0.7)
-        plot.scatter(ax, found.predicted, off, f"{label}: {found.model}", **look)
-    ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
-    ax.set(xscale="log", xlabel="predicted: speedup, or T(k) in ms", ylabel="measured less predicted, %")
-    plot.plain_ticks(ax.xaxis)
-    plot.legend([ax])
+    figure, axes = plot.canvas(3.0, 2)
+    most = len(plot.COLORS)
+    plot.left_out(figure, sum(max(0, len(own) - most) for own in fits), "fits")
+    for ax, own, predicted in zip(axes, fits, ("predicted speedup", "predicted T(k), ms"), strict=True):
+        for index, (label, found) in enumerate(own[:most]):
+            off = [100 * (seen / told - 1) for seen, told in zip(found.observed, found.predicted, strict=True)]
+            look = plot.look(index, markersize=4, alpha=0.7)
+            plot.scatter(ax, found.predicted, off, f"{label}: {found.model}", **look)
+        ax.axhline(0, color=plot.INK, linewidth=0.9, linestyle=":")
+        ax.set(xlabel=predicted)
+        if own:
+            ax.set_xscale("log")
+            plot.plain_ticks(ax.xaxis)
+    axes[0].set(ylabel="measured less predicted, %")
+    plot.legend(axes)
     return figure
 
 
