@@ -189,7 +189,7 @@ def _moments(arm: ArmResult) -> list[str]:
     return sorted(one.trial.started_at for one in arm.trials)
 
 
-class TimedPass(NamedTuple):
+class PassRow(NamedTuple):
     """A time with the model it is of."""
 
     model: str
@@ -205,7 +205,7 @@ class TimedPass(NamedTuple):
         return None if self.efficiency is None else 1 / (self.efficiency * self.time.rows)
 
 
-PASSES: tuple[Column, ...] = (  # of a `TimedPass`
+PASSES: tuple[Column, ...] = (  # of a `PassRow`
     column("model", "", "id of the model"),
     column("kind", "", "target_pass: T(k); draft_step, prefill, rollback, checkpoint, sample", "time.kind"),
     column("depth", "n", "positions in the context before it", "time.depth"),
@@ -242,11 +242,11 @@ def of_passes(timed: Mapping[str, Iterable[PassTime]]) -> pd.DataFrame:
     return made((one for name, own in timed.items() for one in timed_passes(name, own)), PASSES)
 
 
-def timed_passes(model: str, own: Iterable[PassTime]) -> list[TimedPass]:
+def timed_passes(model: str, own: Iterable[PassTime]) -> list[PassRow]:
     """The times of a model, target passes beside T(1) of their depth."""
     times = list(own)
     plain = {one.depth: one.ms.value for one in times if (one.kind, one.rows) == ("target_pass", 1)}
-    return [TimedPass(model, one, plain.get(one.depth) if one.kind == "target_pass" else None) for one in times]
+    return [PassRow(model, one, plain.get(one.depth) if one.kind == "target_pass" else None) for one in times]
 
 
 class Counted(NamedTuple):

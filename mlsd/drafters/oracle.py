@@ -1,4 +1,4 @@
-"""Controls that nobody can use: drafts that are right as often as told, by the target's own recorded plain output.
+"""Reference arms, no methods: drafts that are right as often as asked, by the target's own recorded plain output.
 
 Always right and free is the most that speculation can give on a target, never right is what verification costs, and
 rates by position are what any drafter of that acceptance would give here: acceptance belongs to models and text, the

@@ -112,7 +112,7 @@ def _method(kind: type[Any], facts: Method | None, path: Path, name: str) -> Met
 
     hooks["open"] = open_
     guarded: Any = msgspec.defstruct(kind.__name__, [], bases=(options,), namespace=hooks, frozen=True, kw_only=True)
-    msgspec.json.schema(guarded)  # options that nobody can type are told now
+    msgspec.json.schema(guarded)  # options that cannot be typed are refused now
     return dataclasses.replace(facts, name=name, options=guarded)
 
 

@@ -322,7 +322,7 @@ class FedContext:
             context.set_memory(memory, n_past)
             return self.follow(context)
         except EngineError:
-            self.close()  # nobody knows what it holds
+            self.close()  # what it holds is not known
             raise
 
     def copies_are_right(self, context: Context) -> bool:

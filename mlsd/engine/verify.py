@@ -37,7 +37,7 @@ class Verification(Record, frozen=True, kw_only=True):
     accepted: int
     committed: tuple[int, ...]
     path: tuple[int, ...] = ()  # accepted nodes of a tree, in order
-    window: tuple[int, ...] = ()  # the target's greedy tokens after the leaves that nobody proposed
+    window: tuple[int, ...] = ()  # the target's greedy tokens after the ends of a tree's window
 
 
 class Outputs(Protocol):
@@ -88,7 +88,7 @@ def accept_tree(
     `pick(node)` is the target's token after `node`: the greedy one, or a draw from the target's distribution. It is
     asked once a node, and only on the way. With draws the committed tokens follow that distribution exactly, whatever
     the tree: each is a fresh draw, and the tree only decides how many are had in one pass. `after_window` gives what
-    the leaves that nobody proposed are asked for, where that is not what is picked.
+    the ends of a window are asked for, where that is not what is picked.
     """
     path: list[int] = []
     committed = [pick(ROOT)]

@@ -1,4 +1,4 @@
-"""Passes on an Apple chip that nobody measured here, by constants fitted to public rows (`assets/passes.toml`).
+"""Passes on an Apple chip that was not measured, by constants fitted to public rows (`assets/passes.toml`).
 
 ``T(1) = (A + X / e) / (s P) + L t + c p / n``: A bytes of weights that every token reads, X those of the experts it
 uses, P the memory's published peak, s and e the shares of it that matrices and small experts reach; L layers of t each;

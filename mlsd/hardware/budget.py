@@ -62,7 +62,7 @@ def host_memory_bytes() -> int:
 
 
 def host_budget() -> MemoryBudget:
-    """The budget of this machine where nobody has asked its device."""
+    """The budget of this machine where its device was not asked."""
     memory = host_memory_bytes()
     return mac_budget(memory) if sys.platform == "darwin" else _host(memory)
 

@@ -54,7 +54,7 @@ def build_of(text: str | None) -> int | None:
 
 
 def metal_steps(build: str | None) -> KernelSteps | None:
-    """The steps of a build, as `Environment.llama_cpp_build` names it; None: nobody knows which build it is."""
+    """The steps of a build, as `Environment.llama_cpp_build` names it; None: the build is not known."""
     number = build_of(build)
     if (build or "").startswith(SHIPPED) or (number is not None and number < VERIFICATION_KERNELS):
         return _OLD

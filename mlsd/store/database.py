@@ -131,7 +131,7 @@ def transaction(connection: sqlite3.Connection, check: Callable[[], None] | None
 
 
 class DatabaseFile:
-    """Which file a connection writes to: SQLite goes on writing into one that was deleted, and nobody ever reads it."""
+    """Which file a connection writes to: SQLite goes on writing into one that was deleted."""
 
     def __init__(self, path: Path) -> None:
         names = (path.absolute(), Path(f"{path.absolute()}-wal"))

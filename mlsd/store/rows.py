@@ -70,11 +70,11 @@ class StoredWarning(QualityWarning, frozen=True, kw_only=True):
     run_id: int
 
 
-class Figure(Record, frozen=True, kw_only=True):
+class MachineFigure(Record, frozen=True, kw_only=True):
     """Something that was measured of the machine."""
 
 
-class CalibrationPoint(Figure, frozen=True, kw_only=True):
+class CalibrationPoint(MachineFigure, frozen=True, kw_only=True):
     """One timed pass of one kind on one model."""
 
     model_key: str  # see `ModelRef.key`
@@ -85,7 +85,7 @@ class CalibrationPoint(Figure, frozen=True, kw_only=True):
     span_ns: Span
 
 
-class WidthExactness(Figure, frozen=True, kw_only=True, tag=True):
+class WidthExactness(MachineFigure, frozen=True, kw_only=True, tag=True):
     """How passes over k rows compare with passes over one, on one text."""
 
     model_key: str
@@ -97,7 +97,7 @@ class WidthExactness(Figure, frozen=True, kw_only=True, tag=True):
     largest_gap: Amount | None  # between the two best logits of single passes, where a token changed
 
 
-class Coverage(Figure, frozen=True, kw_only=True):
+class Coverage(MachineFigure, frozen=True, kw_only=True):
     """How many distinct experts one layer chose in windows of k consecutive tokens."""
 
     model_key: str
@@ -118,7 +118,7 @@ class Coverage(Figure, frozen=True, kw_only=True):
         return sum(n * count for n, count in self.distinct.items()) / self.n_windows
 
 
-class ExpertLoad(Figure, frozen=True, kw_only=True):
+class ExpertLoad(MachineFigure, frozen=True, kw_only=True):
     """How often each expert of one layer was chosen."""
 
     model_key: str
@@ -127,7 +127,7 @@ class ExpertLoad(Figure, frozen=True, kw_only=True):
     chosen: tuple[Count, ...]  # times, by expert number
 
 
-class StreamRead(Figure, frozen=True, kw_only=True):
+class StreamRead(MachineFigure, frozen=True, kw_only=True):
     """One streaming read of memory, without llama.cpp."""
 
     n_threads: Few
@@ -135,7 +135,7 @@ class StreamRead(Figure, frozen=True, kw_only=True):
     gb_s: Rate  # 10^9 bytes a second
 
 
-class TimedPass(Figure, frozen=True, kw_only=True):
+class TimedPass(MachineFigure, frozen=True, kw_only=True):
     """Single-token passes of one synthetic model in one block."""
 
     quant: str
@@ -150,7 +150,7 @@ _AGREEMENT_LIMIT = 1.25
 _INFLATION_LIMIT = 2.0
 
 
-class PassShares(Figure, frozen=True, kw_only=True):
+class PassShares(MachineFigure, frozen=True, kw_only=True):
     """The fastest of several passes of one width at one depth, part by part: a busy machine only ever adds time.
 
     Profiling: none of these times is a speed.
@@ -205,7 +205,7 @@ class _FigureKind(NamedTuple):
     what: str  # one of them, in words
 
 
-FIGURES: dict[type[Figure], _FigureKind] = {
+FIGURES: dict[type[MachineFigure], _FigureKind] = {
     CalibrationPoint: _FigureKind("calibration", "a timed pass"),
     WidthExactness: _FigureKind("width", "a compared width"),
     Coverage: _FigureKind("coverage", "the coverage"),

@@ -2,7 +2,7 @@
 
 from mlsd.records import N_TOKENS, Round, Trial
 
-FROM_RECORD = "record"  # in the plan of a run that came with a record: nobody measured it into this file
+FROM_RECORD = "record"  # in the plan of a run that came with a record: it was not measured into this file
 APPLICATION_ID = 0x6D6C7364  # "mlsd", in the header of the file
 VERSION = 12  # `user_version`; whoever changes the tables raises it, and writes the shipped files anew
 

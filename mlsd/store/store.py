@@ -25,7 +25,7 @@ from mlsd.store import database, rowcodec
 from mlsd.store.rows import (
     FIGURES,
     DraftDistance,
-    Figure,
+    MachineFigure,
     MeasuredCase,
     Run,
     RunStatus,
@@ -39,7 +39,7 @@ from mlsd.trials.stages import StageTime
 from mlsd.trials.sums import PARTS, Sums, sums
 
 ALL = TrialFilter()
-F = TypeVar("F", bound=Figure)
+F = TypeVar("F", bound=MachineFigure)
 T = TypeVar("T")
 
 
@@ -179,7 +179,7 @@ class Store:
             values = (*key, _now(), rowcodec.encode(distance))
             db.execute("INSERT OR REPLACE INTO draft_distance VALUES (?,?,?,?,?,?)", values)
 
-    def add_figures(self, run_id: int, figures: Iterable[Figure]) -> None:
+    def add_figures(self, run_id: int, figures: Iterable[MachineFigure]) -> None:
         """Record what was measured of the machine, all or nothing."""
         with self._transaction() as db:
             rows = [(run_id, FIGURES[type(one)].name, rowcodec.encode(one)) for one in figures]

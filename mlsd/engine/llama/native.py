@@ -152,7 +152,7 @@ def loaded_libraries(native: Any) -> LoadedLibraries:
 
 
 def _choose_libraries() -> str:
-    """The folder of libraries, named where nobody did."""
+    """The folder of libraries, named here where the environment does not name one."""
     spec = importlib.util.find_spec("llama_cpp")
     if LIBRARIES_VARIABLE not in os.environ and spec is not None and spec.origin is not None:
         os.environ[LIBRARIES_VARIABLE] = str(libraries_of(Path(spec.origin).parent))

@@ -93,7 +93,7 @@ class LlamaTreeContext(LlamaContext):
         first, end = np.array((0, *plan.first_leaf)), np.array((self.options.n_sequences, *plan.end_leaf))
         wanted = np.ones(width, dtype=np.int8)
         for node in range(tree.n_candidates, len(tree.tokens)):
-            wanted[1 + node] = node not in tree.parents  # of what nobody proposed, the ends say something new
+            wanted[1 + node] = node not in tree.parents  # of a window, whose ends alone say something new
         self._decode_rows((root, *tree.tokens), np.array((0, *plan.depths)) + self.n_past, first, end - first, wanted)
         self.n_past += 1 + max(plan.depths, default=0)
         self.last_width = width

@@ -55,7 +55,7 @@ _TIME = (
     column("k", "n", "positions in the pass", "time.rows"),
     column("T(k) ms", "3", "median over repeats", "time.ms.value"),
     column("95 % interval", "3", "order statistics", lambda p: bounds(p.time.ms.low, p.time.ms.high, 3)),
-)  # of a `TimedPass`
+)  # of a `PassRow`
 
 
 def timed_table(model: str, curve: TargetCurve) -> Table:
