@@ -66,7 +66,7 @@ def test_the_size_of_a_tree_does_not_adapt(drafter: str) -> None:
 
 def test_every_method_that_drafts_chains_takes_it_and_says_what_it_means() -> None:
     assert [one.name for one in find_method("dflash").info().options] == ["adaptive"]
-    with pytest.raises(InputError, match="adaptive=-1: Expected `int` >= 0"):
+    with pytest.raises(InputError, match="adaptive = -1: Expected `int` >= 0"):
         resolve_spec(parse_drafter("pld:adaptive=-1"))
 
 
