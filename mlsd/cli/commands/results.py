@@ -62,11 +62,11 @@ def results() -> None:
 @json_option
 def list_arms(suite: str | None, db: Path | None, machine: str | None, settings: str | None, as_json: bool) -> None:
     """Print each arm of a study: its speedup, the interval of that, and what is decided."""
+    study = open_study(db, machine, settings)  # a wrong file is answered before anything heavy is loaded
     from mlsd.cli.watch import say_warnings
     from mlsd.report.tables.results import arms_table
     from mlsd.trials.fields import arm_object
 
-    study = open_study(db, machine, settings)
     suite = known_name("suite", suite, {arm.question.suite for arm in study.results})
     arms = [arm for arm in study.results if suite in (None, arm.question.suite)]
     if as_json:
@@ -90,10 +90,10 @@ def against(
     earlier: Path, suite: str | None, db: Path | None, machine: str | None, settings: str | None, as_json: bool
 ) -> None:
     """Print each arm's new speed and speedup over its old ones, of the study database EARLIER."""
+    study, before = open_study(db, machine, settings), open_study(earlier, None, None)
     from mlsd.analysis.study.earlier import against_earlier
     from mlsd.report.tables.results import earlier_table
 
-    study, before = open_study(db, machine, settings), open_study(earlier, None, None)
     if earlier.samefile(study.source):
         raise InputError(f"{earlier} is the study itself.", hint="Name the database of an earlier one.")
     suite = known_name("suite", suite, {arm.question.suite for arm in study.results})
@@ -230,9 +230,9 @@ def export_trials(kind: str, chosen: TrialFilter, output: Path | None, force: bo
 @json_option
 def claims(db: Path | None, machine: str | None, settings: str | None, as_json: bool) -> None:
     """Print what the trials say of each published claim, and what an audit says of the printed rows."""
+    verdicts = open_study(db, machine, settings).verdicts
     from mlsd.report.tables.claims import DECISION_TONES
 
-    verdicts = open_study(db, machine, settings).verdicts
     if as_json:
         print_json(verdicts)
         return
