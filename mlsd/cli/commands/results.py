@@ -261,13 +261,13 @@ def fits(target: str | None, db: Path | None, machine: str | None, settings: str
 
     Which is best is decided on rows that the fit has not seen.
     """
+    study = open_study(db, machine, settings)
     from mlsd.analysis.frames import EQUATIONS
     from mlsd.columns import row_of
     from mlsd.report.tables.equations import equation_table
     from mlsd.report.tables.results import model_table
     from mlsd.trials.fields import arm_object
 
-    study = open_study(db, machine, settings)
     targets = list(study.paired.pairs["target"].unique())
     target = known_name("target", target, targets)
     wanted = [name for name in targets if target in (None, name)]
