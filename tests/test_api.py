@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from click import Context
+from click import Context, Group
 
 import mlsd
 from mlsd import errors as mlsd_errors
@@ -59,9 +59,10 @@ def test_every_function_names_what_it_takes_with_types_and_the_database_alike() 
         command = COMMANDS_OF.get(name)
         if command is None:
             continue
-        words = cli.get_command(Context(cli), command)
-        assert words is not None
-        known = {one.name for one in words.params} | NOT_TYPED
+        typed = cli.get_command(Context(cli), command)
+        assert typed is not None
+        parts = typed.commands.values() if isinstance(typed, Group) else (typed,)
+        known = {option.name for part in parts for option in part.params} | NOT_TYPED
         assert not set(taken) - known, (name, set(taken) - known)
 
 

@@ -123,7 +123,7 @@ def show_all(ctx: click.Context) -> None:
 def _print_all(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> None:
     if chosen and not ctx.resilient_parsing:
         show_all(ctx)
-        click.echo(ctx.get_help(), color=ctx.color)
+        output.print_help(ctx)
         ctx.exit()
 
 

@@ -51,6 +51,11 @@ def print_json(value: Any) -> None:
 _UNUSUAL = re.compile(r"[^\n -~]")
 
 
+def print_help(ctx: click.Context) -> None:
+    """Print the help of a command as click lays it out."""
+    click.echo(ctx.get_help(), color=ctx.color)
+
+
 def print_table(made: Table) -> None:
     """Print a table: in colours and no wider than the terminal; whole where the output is piped, or with --wide."""
     from mlsd.report.render import terminal
