@@ -40,7 +40,7 @@ MISSPELT = [  # a command, what was meant, another of the list
     ),
     *(
         (f"{words} --chip {chip}", meant, "M1 Max")
-        for chip, meant in (("M99", "M"), ("'M4 Proo'", "M4 Pro"))
+        for chip, meant in (("M44", "M4"), ("'M4 Proo'", "M4 Pro"))
         for words in ("advise qwen3-8b", "audit speed 25 --model 'Qwen3.5-9B Q4_K_M'", "audit t.csv")
     ),
     ("advise qwen3-8b --chip M4 --runtime mlxx", "mlx", "mlx-vlm"),

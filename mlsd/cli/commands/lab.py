@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
+from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Whole, certificate_option, json_option
 from mlsd.cli.output import note, print_json, print_table, say
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def lab() -> None:
     """Print how several machines measure for one study: start a lab, join it on each, then `mlsd run --lab`.
 

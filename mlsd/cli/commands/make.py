@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from mlsd.cli import options as shared
+from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Real, Whole
 from mlsd.cli.output import byte_progress, note, print_json, print_table, say
 from mlsd.columns import column
@@ -28,7 +29,7 @@ from mlsd.units import as_ranges, format_bytes, format_duration, format_percent,
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def make() -> None:
     """Write models, drafts and text stores on this machine instead of downloading them."""
 

@@ -11,6 +11,7 @@ import msgspec
 from mlsd.cli import options as shared
 from mlsd.cli.commands.make import make, print_store
 from mlsd.cli.database import db_option
+from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Whole
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say, working
 from mlsd.drafters.method import MethodInfo
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mlsd.measure.messages import DistanceJob
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def models() -> None:
     """Print which models there are and which are here; download, make, compare and verify them; list methods."""
 

@@ -132,8 +132,8 @@ def test_a_memory_layout_that_is_not_known_falls_back_to_own_with_the_reason(
         ({"skip": 9}, "no block 9"),
         ({"exit": 3, "exit_share": 0.5}, "exclude each other"),
         ({"exit": 3, "fraction": 0.5}, "exclude each other"),
-        ({"fraction": 1.5}, "fraction=1.5"),
-        ({"mode": "fast"}, "mode='fast'"),
+        ({"fraction": 1.5}, "fraction = 1.5"),
+        ({"mode": "fast"}, "mode = 'fast'"),
         ({"preset": "none"}, "no preset 'none'"),
     ],
 )
