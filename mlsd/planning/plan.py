@@ -320,7 +320,7 @@ def _model_of(role: str, profile: Profile, models: Mapping[str, ModelFile]) -> t
     if model is not None and model not in models:
         raise SuiteError(
             f"Profile {profile.name} binds {role} to {model!r}, which is not in the model manifest.",
-            hint="`mlsd models list` shows all; correct the profile.",
+            hint=f"{did_you_mean(model, models)}`mlsd models list` shows all.",
         )
     return model or role, ""
 

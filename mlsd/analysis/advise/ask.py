@@ -61,6 +61,11 @@ def advise(
             "What a Mac does on its CPU is not modelled: no public row of it was found.",
             hint=f"Measure it there: mlsd bench {quoted(str(target))} --n-gpu-layers 0, with --draft or --drafter.",
         )
+    if chip is not None and options_of(engine):
+        raise InputError(
+            f"{shlex.join(options_of(engine))} is of a measurement, and --chip predicts without one.",
+            hint="Leave it out, or ask on that machine without --chip.",
+        )
     programs = ("llama.cpp", "mlx", *(name for name in constants().programs if not name.startswith("llama.cpp")))
     if runtime not in programs:
         raise InputError(
@@ -109,6 +114,11 @@ def advise(
         machine = replace(here, environment_key=None, runtime=replace(here.runtime, program=runtime), depth=depth)
     else:
         machine = _here(engine, build)
+        if build and machine.runtime is None:
+            raise InputError(
+                "--llama-build models an Apple chip, and this machine has none that is known.",
+                hint="Name one with --chip; --build of the commands that measure takes another llama.cpp.",
+            )
     return answer(question, _known(paths), machine)
 
 
