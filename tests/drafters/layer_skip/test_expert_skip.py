@@ -43,7 +43,7 @@ def test_the_draft_is_another_network_than_the_target(arena: Arena) -> None:
     [
         ("qwen3moe", {"experts": 4}, "no smaller: qwen3moe.gguf uses 4"),
         ("qwen3moe", {"skip": "9"}, "no block 9"),
-        ("qwen3moe", {"experts": 0}, "experts=0"),
+        ("qwen3moe", {"experts": 0}, "experts = 0"),
         ("llama", {}, "llama.gguf is dense: it has no routed experts"),
     ],
 )
