@@ -91,6 +91,9 @@ def test_the_database_is_small_whole_and_names_no_place_of_its_maker() -> None:
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: words[0])
 def test_the_commands_that_make_the_database_are_commands(words: list[str], tmp_path: Path) -> None:
-    assert parsed(shlex.join(("mlsd", *words))).startswith(f"mlsd {words[0]}") and words[-2:] == ["--db", "study.sqlite"]
+    assert parsed(shlex.join(("mlsd", *words))).startswith(f"mlsd {words[0]}") and words[-2:] == [
+        "--db",
+        "study.sqlite",
+    ]
     if words[0] == "run":
         main([*words[:-1], str(tmp_path / "study.sqlite"), "--dry-run"])

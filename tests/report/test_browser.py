@@ -48,7 +48,7 @@ def brightness(tab: Tab) -> tuple[float, float]:
 
 
 def test_the_page_opens_without_a_complaint_and_asks_the_network_for_nothing(tab: Tab) -> None:
-    assert tab.js("document.querySelectorAll('figure svg').length") == 10  # the first once more for a narrow screen
+    assert tab.js("document.querySelectorAll('figure svg').length") == 11  # the first once more for a narrow screen
     assert tab.js("document.querySelector('.answer').getBoundingClientRect().top") < 100
     assert tab.complaints == []
     assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == []
