@@ -17,7 +17,7 @@ from mlsd.engine.llama.build.loaded import libraries_in
 from mlsd.errors import InputError
 from mlsd.measure.parent.builds import THIS, find_build, installed, judge, known_builds, verdict_of
 from tests.native_shim import ABORTS, copy_of_installed, copy_of_package, faulty_build, library
-from tests.processes import report_progress
+from tests.processes import alive
 
 pytestmark = [pytest.mark.heavy, pytest.mark.skipif(sys.platform != "linux", reason="builds the faults for Linux")]
 
@@ -185,7 +185,7 @@ def test_a_package_without_end_is_ended_with_its_children(
     assert verdict.fits is None and re.search(reason, verdict.problem), verdict.problem
     assert time.monotonic() - started < 60
     assert psutil.Process().memory_info().rss - memory < 50_000_000
-    assert not report_progress(LONG)
+    assert not alive(LONG)
 
 
 def test_an_answer_that_cannot_be_kept_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
