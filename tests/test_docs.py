@@ -48,16 +48,19 @@ STAND_INS = {
 }  # protocol, and whether it drafts
 # The same command, and minutes less of it; a whole line stands between line ends.
 QUICKER = {
+    "--n-predict 64 --repeats 2": "--n-predict 24 --repeats 1",
+    "--repeats 2 --n-predict 64": "--repeats 1 --n-predict 16",
+    "--until decided --budget-s 100": "--until decided --budget-s 4",
+    "mlsd compare . . tiny-dense --n-predict 32": "mlsd compare . . tiny-dense --n-predict 16 --rows 1,2",
     "--repeats 4": "--repeats 1",
     "--budget-s 20": "--budget-s 4",
     "--budget-s 5": "--budget-s 2",
     "--n-predict 64": "--n-predict 24",
     "--n-predict 48": "--n-predict 24",
     "--n-predict 96": "--n-predict 48",
-    "--n-predict 32 --until": "--n-predict 16 --until",
     "--n-predict 16 --distances": "--n-predict 6 --distances",
     "--n-tokens 128": "--n-tokens 32",
-    "\nmlsd bench tiny-moe\n": "\nmlsd bench tiny-moe --gamma 2 --n-predict 24\n",
+    "\nmlsd bench tiny-moe\n": "\nmlsd bench tiny-moe --gamma 2 --n-predict 24 --budget-s 4\n",
     "\nmlsd run B --profile tiny --repeats 1": "\nmlsd run B --profile tiny --n-predict 16 --repeats 1",
 }
 NOT_RUN = ("mlsd models pull", "git clone", "mlsd lab", "mlsd run B D --lab")
