@@ -151,7 +151,8 @@ def hold(table: Table, arms: Sequence[ArmResult]) -> int:
                 n += 1
             if label not in READ:
                 continue
-            printed = NUMBER.findall(text.replace("\u202f", ""))  # a column may show the value without its ends
+            # A column may show the value without its ends, or how few units gave no interval.
+            printed = NUMBER.findall(re.sub(r"\(\d+ (texts|blocks)\)", "", text.replace("\u202f", "")))
             wanted = [value for value in READ[label](one) if value is not None][: len(printed)]
             shown, digits = list(map(float, printed)), [len(number.partition(".")[2]) for number in printed]
             assert [round(v, d) for v, d in zip(wanted, digits, strict=True)] == pytest.approx(shown, abs=0.011), (

@@ -147,7 +147,7 @@ def test_a_polite_end_is_heard_as_ctrl_c_is_and_told_apart_by_its_code(number: s
 def test_a_shell_completes_commands(tmp_path: Path) -> None:
     words = {"_MLSD_COMPLETE": "bash_complete", "COMP_WORDS": "mlsd models make s", "COMP_CWORD": "3"}
     done = process(stdout=subprocess.PIPE, env={**os.environ, **words})
-    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["store", "subset", "synth"]
+    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["synth", "subset", "store"]
     script = process(stdout=subprocess.PIPE, env={**os.environ, "_MLSD_COMPLETE": "bash_source"}).stdout
     checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
     assert checked.returncode == 0
