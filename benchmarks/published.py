@@ -24,7 +24,7 @@ from scipy.optimize import least_squares
 
 from benchmarks.harness import Result
 from mlsd.analysis.advise.acceptance import Stated
-from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
+from mlsd.analysis.advise.answer import AdviceQuestion, AdvisedMachine, answer
 from mlsd.analysis.advise.known_model import by_sizes
 from mlsd.analysis.predict.known import Known
 from mlsd.audits import published_tables as published
@@ -714,7 +714,7 @@ def questions() -> Iterator[Result]:
             found = passes.apple_chip(chip, peak_gb_s=peak)
             on = None if found is None else Runtime(chip=found, program=program, build=build)
             one = msgspec.structs.replace(question, target=target)
-            verdicts[answer(one, Known(), Machine(runtime=on)).recommendation.verdict] += 1
+            verdicts[answer(one, Known(), AdvisedMachine(runtime=on)).recommendation.verdict] += 1
         total = sum(verdicts.values())
         share = 100 * (total - verdicts["not decided yet"]) / total
         said = f"{total} questions, {name}: on {verdicts['on']}, off {verdicts['off']}"

@@ -23,7 +23,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import msgspec
 
 from mlsd.analysis.advise.prospects import Recommendation
-from mlsd.analysis.audit.record_check import Verification
+from mlsd.analysis.audit.record_check import RecordVerification
 from mlsd.analysis.claims.claims import ClaimVerdict
 from mlsd.analysis.compare.gate import Finding
 from mlsd.analysis.compare.sessions import Comparison
@@ -249,7 +249,7 @@ PRINTED: dict[str, Any] = {  # by command; several where an option or an argumen
     "results claims": list[ClaimVerdict],
     "results fits": Fitted,
     "lab status": LabStatus,
-    "record check": list[Verification],
+    "record check": list[RecordVerification],
     **dict.fromkeys(("audit table", "audit study", "audit published", "audit speed"), Audited),
     "compare": _with(
         Comparison,

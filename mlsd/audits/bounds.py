@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlsd.audits.frame import Column, Frame, found
+from mlsd.audits.frame import Frame, Series, found
 from mlsd.trials.acceptance import MEANINGS, WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
@@ -19,13 +19,13 @@ BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
 
 _EXPECTED = " (the fastest that public rows of its chip lead to expect)"
 
-Bound = Callable[[Any, Column], tuple[Column, Any, dict[str, Any]]]  # excess above 1, template, its values
+Bound = Callable[[Any, Series], tuple[Series, Any, dict[str, Any]]]  # excess above 1, template, its values
 
 
 def round_shorter_than_its_parts(rows: Frame) -> Frame:
     """Is a round at least as long as its drafts and one plain target pass? ``MGL / tok/s >= T_draft + T(1)``."""
 
-    def bound(faster: Any, plain: Column) -> tuple[Column, Any, dict[str, Any]]:
+    def bound(faster: Any, plain: Series) -> tuple[Series, Any, dict[str, Any]]:
         target = (1e3 / plain).fillna(rows["target_pass_ms"])
         round_ms, drafts = rows["round_longest_ms"] / faster, rows["draft_least_ms"]
         how = np.select(
@@ -49,7 +49,7 @@ def round_shorter_than_its_parts(rows: Frame) -> Frame:
 def more_bandwidth_than_the_chip(rows: Frame) -> Frame:
     """Are the bytes that a round must move under the peak bandwidth? ``bytes / round <= peak`` of the memory."""
 
-    def bound(faster: Any, plain: Column) -> tuple[Column, Any, dict[str, Any]]:
+    def bound(faster: Any, plain: Series) -> tuple[Series, Any, dict[str, Any]]:
         round_ms = rows["round_longest_ms"] / faster
         needed, peak = rows["round_bytes"] / round_ms / 1e6, rows["peak_gb_s"]
         moved = np.where(rows["bytes_claimed"].notna(), "is said to move", "moves at least")
@@ -70,7 +70,7 @@ def speedup_above_mgl(rows: Frame) -> Frame:
     """
     most, least = rows["mgl_most"].fillna(rows["mgl_limit"]), rows["speedup_least"]
 
-    def bound(faster: Any, plain: Column) -> tuple[Column, Any, dict[str, Any]]:
+    def bound(faster: Any, plain: Series) -> tuple[Series, Any, dict[str, Any]]:
         speedup = (faster * rows["tok_s_low"] / plain).fillna(least)
         claimed = rows["speedup"].where(plain.isna()).fillna(speedup)
         text = "the speedup is {speedup:.2f}, a round commits at most {mgl_at_most:.2f} tokens{reading}"
@@ -82,7 +82,7 @@ def speedup_above_mgl(rows: Frame) -> Frame:
     return _bounded(rows, rows["speculative"] & least.notna(), bound)
 
 
-def _reading(rows: Frame, needed: Column) -> Column:
+def _reading(rows: Frame, needed: Series) -> Series:
     """Which meaning of the rate the row needs to hold, where the table does not say and the usual one does not do."""
     fits = [(WORDS[of], rows[f"most_{of}"] >= needed) for of in MEANINGS]
     known = rows[[f"most_{of}" for of in MEANINGS]].notna().sum(axis=1)
@@ -92,7 +92,7 @@ def _reading(rows: Frame, needed: Column) -> Column:
     return pd.Series(words, rows.index).where(asked, "")
 
 
-def _bounded(rows: Frame, where: Column, bound: Bound) -> Frame:
+def _bounded(rows: Frame, where: Series, bound: Bound) -> Frame:
     """Possible while the bound holds or noise breaks it, suspicious beyond, impossible where nothing explains it.
 
     `bound` says by how much it is broken where the row is so much faster, over its fastest baseline or another plain
@@ -118,7 +118,7 @@ def _bounded(rows: Frame, where: Column, bound: Bound) -> Frame:
     )  # fmt: skip
 
 
-def _where(mask: Column, one: Any, other: Any) -> Column:
+def _where(mask: Series, one: Any, other: Any) -> Series:
     return pd.Series(one, mask.index).where(mask, pd.Series(other, mask.index))
 
 
@@ -133,7 +133,7 @@ def counts_disagree(rows: Frame) -> Frame:
     accepted, output, rounds = rows["n_accepted"], rows["n_output"].fillna(rows["n_predict"]), rows["rounds_low"]
     past = rows["gamma"].fillna(rows["n_proposed"] / rows["rounds_high"]).fillna(0.0) + 1.0
     allowed, of_rounds = rows["n_output"] / rows["n_predict"], rows["rounds_high"] * rows["gamma"]
-    causes: list[tuple[Column, str, str]] = [
+    causes: list[tuple[Series, str, str]] = [
         (allowed > 1, "The output has {n_output:.0f} tokens where {n_predict:.0f} were allowed",
          ": the last round was counted past the end"),
         (accepted > output + past, "{n_accepted:.0f} drafted tokens are accepted in an output of {output:.0f}",
@@ -217,7 +217,7 @@ def whole_drafts(rate_low: float, rate_high: float, gamma: int, n: int) -> tuple
     return (int(total[fits[0]]), int(rounds[fits[0]])) if len(fits) else None
 
 
-def can_be_whole(rows: Frame) -> Column:
+def can_be_whole(rows: Frame) -> Series:
     """Rows whose rate could be asked for whole rounds behind it, were their drafts of full length."""
     by_proposals = rows["acceptance_of"].isna() | (rows["acceptance_of"] == "proposed")
     counted = rows["acceptance"].notna() & (rows["n_predict"] > 0) & (rows["gamma"] > 0) & (rows["gamma"] <= 256)
@@ -276,13 +276,13 @@ def _columns(rows: Frame) -> Frame:
     )  # fmt: skip
 
 
-def _span(low: Column, high: Column, value: Column, near: float) -> list[str]:
+def _span(low: Series, high: Series, value: Series, near: float) -> list[str]:
     """From low to high in words, one value where they are near."""
     ends = zip(low, high, value, strict=True)
     return [f"{a:.3g} to {b:.3g}" if b > near * a else f"{v:.3g}" for a, b, v in ends]
 
 
-def _apart(low: Column, high: Column, other_low: Column, other_high: Column) -> Column:
+def _apart(low: Series, high: Series, other_low: Series, other_high: Series) -> Series:
     """By what factor two intervals miss each other; 1 when they meet, NaN where one is not stated."""
     ratio = np.maximum(low / other_high.where(other_high > 0), other_low / high.where(high > 0)).clip(lower=1.0)
     return ratio.where(low.notna() & other_low.notna())

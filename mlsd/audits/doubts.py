@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mlsd.audits.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
-from mlsd.audits.frame import PAIR, Column, Frame, found, scatter
+from mlsd.audits.frame import PAIR, Frame, Series, found, scatter
 from mlsd.audits.model_name import same_model
 from mlsd.audits.plain_speed import plain_speed
 from mlsd.methods import of_kind
@@ -53,7 +53,7 @@ def speed_ignores_acceptance(rows: Frame) -> Frame:
     return _first(of_work[of_work["kind"] == "suspicious"], of_table, of_work)
 
 
-def _slopes(rows: Frame, round_: Column) -> Frame:
+def _slopes(rows: Frame, round_: Series) -> Frame:
     """Over the whole table, does speed rise with the tokens a round commits as ``speed = MGL / round`` says: slope 1?
 
     Log speed against log(1 + gamma acceptance) within target, draft and gamma. Throughput that acceptance does not
@@ -76,7 +76,7 @@ def _slopes(rows: Frame, round_: Column) -> Frame:
     )  # fmt: skip
 
 
-def fit_slope(rows: Frame, round_: Column) -> tuple[float, float, int] | None:
+def fit_slope(rows: Frame, round_: Series) -> tuple[float, float, int] | None:
     """Slope, its error and the cases behind it: least squares within each work, over its prompts.
 
     None where acceptance hardly varies or is coarsely printed. Prompts are those with a baseline of their own whose
@@ -141,7 +141,7 @@ def _first(*found_rows: Frame) -> Frame:
     return every[~every.index.duplicated()].sort_index()
 
 
-def medians_of_others(values: Column, keys: list[Column]) -> Column:
+def medians_of_others(values: Series, keys: list[Series]) -> Series:
     """Of each value the median of the others of its group; NaN where there are none."""
     groups = values.groupby(keys)
     n, at = groups.transform("count"), groups.rank(method="first")
@@ -341,14 +341,14 @@ def arms_do_not_match(rows: Frame) -> Frame:
     return _first(file, count, ask)
 
 
-def _lacks(known: Column, own: Column) -> Column:
+def _lacks(known: Series, own: Series) -> Series:
     """Whether a row's figure is none of those of its plain runs, all of which state it."""
     stated = [bool(some) and not pd.isna([*some]).any() if isinstance(some, frozenset) else False for some in known]
     inside = [a in some if b else True for a, some, b in zip(own, known, stated, strict=True)]
     return own.notna() & pd.Series(stated, own.index) & ~pd.Series(inside, own.index)
 
 
-def _other_file(rows: Frame, plain: Frame) -> Column:
+def _other_file(rows: Frame, plain: Frame) -> Series:
     """The file whose plain runs the printed speedup is a ratio to, where only the quantization differs."""
     other = pd.Series(None, rows.index, dtype=object)
     hosts = plain.groupby(["group", "chip", "target"], dropna=False)[["tok_s_low", "tok_s_high"]].agg(["min", "max"])

@@ -26,7 +26,7 @@ from mlsd.trials.acceptance import MEANINGS
 
 # A table and its columns in expressions, of which the stubs of pandas know less than is written here.
 Frame = Any
-Column = Any
+Series = Any
 PRINTED = ("tok_s", "ms_per_token", "speedup", "acceptance", "mgl", "rounds", "draft_ms", "bytes_claimed")
 NUMBERS = (
     "gamma", "n_prompt", "n_predict", "repeat", "n_accepted", "n_proposed", "n_output", "pass_bytes", "relative_sd",
@@ -120,7 +120,7 @@ def peak_gb_s(chip: str | None, pass_bytes: float | None) -> float | None:
 # --- tokens a round -----------------------------------------------------------------------------------------------
 
 
-def mgl_most(rate: Column, meaning: str, gamma: Column) -> Column:
+def mgl_most(rate: Series, meaning: str, gamma: Series) -> Series:
     """The most tokens a round at a rate, by what the rate divides by (`trials.acceptance.mgl_of`, vectorised)."""
     rate = rate.clip(0.0, 1.0)
     if meaning == "proposed":
@@ -174,7 +174,7 @@ def _tokens_a_round(rows: Frame) -> None:
 # --- plain runs ---------------------------------------------------------------------------------------------------
 
 
-def _same(one: Column, other: Column) -> Column:
+def _same(one: Series, other: Series) -> Series:
     return (one == other) | (one.isna() & other.isna())
 
 
@@ -236,7 +236,7 @@ def _baselines(rows: Frame) -> None:
     rows["speedup_least"] = np.fmin(rows["speedup_low"], by_speed).where(bounded)
 
 
-def _noise(rows: Frame) -> Column:
+def _noise(rows: Frame) -> Series:
     """Relative standard deviation between repeats, of baselines alone: a suspect row must not excuse itself."""
     of = scatter(rows)
     variance = (of["squares"] + UNSEEN_WEIGHT * UNSEEN_NOISE**2) / (of["freedom"] + UNSEEN_WEIGHT)
@@ -265,7 +265,7 @@ def scatter(rows: Frame) -> Frame:
 # --- the least that a round does ----------------------------------------------------------------------------------
 
 
-def _by_name(rows: Frame, names: list[str], of: Callable[..., float | None]) -> Column:
+def _by_name(rows: Frame, names: list[str], of: Callable[..., float | None]) -> Series:
     """A figure of each combination of names, computed once."""
     known: dict[tuple[Any, ...], float | None] = {}
     keys = list(rows[names].astype(object).where(rows[names].notna(), None).itertuples(index=False, name=None))
@@ -315,7 +315,7 @@ def _least_work(rows: Frame) -> None:
     rows["round_longest_ms"] = longest.where(longest > 0)
 
 
-def _timed_draft_ms(fastest: Column, draft: str | None, chip: str | None, group: int) -> float:
+def _timed_draft_ms(fastest: Series, draft: str | None, chip: str | None, group: int) -> float:
     """The least time of one pass of a draft by the table's plain runs of its model; 0 where there are none.
 
     A pass takes a fixed time plus the time to read its bytes, so that of a smaller file is shorter by less than it is.
@@ -362,7 +362,7 @@ class Figure(float):
         return format(float(self), spec)
 
 
-def found(where: Column, kind: Any, sentence: Any, why: Any = "", **values: Any) -> Frame:
+def found(where: Series, kind: Any, sentence: Any, why: Any = "", **values: Any) -> Frame:
     """What a rule finds of the rows `where`.
 
     `kind` is possible, suspicious, impossible, ask (a question, nothing is doubted) or told (it bounds nothing); `why`

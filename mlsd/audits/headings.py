@@ -122,7 +122,7 @@ _PHRASE = {
 }
 
 
-class Column(NamedTuple):
+class Heading(NamedTuple):
     """What a column holds, and of what: the method, chip or workload that its heading names beside the figure."""
 
     field: str
@@ -144,7 +144,7 @@ def is_measured(head: str) -> bool:
     return bool(_MEASURED.fullmatch(plain_heading(head).replace("(", "").replace(")", "")))
 
 
-def column(head: str, values: Sequence[str]) -> Column | None:
+def column(head: str, values: Sequence[str]) -> Heading | None:
     """What a column of these cells holds, by its heading, unless the cells are of something else."""
     whole = plain_heading(head)
     inner = " ".join(re.findall(r"[(\[](.*?)[)\]]", whole))
@@ -162,9 +162,9 @@ def column(head: str, values: Sequence[str]) -> Column | None:
             return _of(field, rest, head, chip)
     speeds = numeric and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|%)\b|%", whole)
     if speeds and METHOD.search(whole) and not re.search(r"^n\b|\b(tokens|calls|steps|time)\b", whole):
-        return Column("tok_s", head)
+        return Heading("tok_s", head)
     if speeds and chip is not None and len(whole.split()) <= 4:
-        return Column("tok_s", head)
+        return Heading("tok_s", head)
     return None
 
 
@@ -204,16 +204,16 @@ def _agrees(field: str, text: str, rest: str, values: Sequence[str]) -> bool:
     return not (field == "speedup" and any(map(_TIME_UNIT.fullmatch, rest.split())))
 
 
-def _of(field: str, rest: str, head: str, chip: str | None) -> Column | None:
+def _of(field: str, rest: str, head: str, chip: str | None) -> Heading | None:
     """The column, of what the rest of its heading says."""
     words = " ".join(_NEUTRAL.sub(" ", rest).split()) if rest else ""
     if chip is not None:
-        return Column(field, head)
+        return Heading(field, head)
     if not words or field not in (*_COMPOSED, "baseline_tok_s"):
-        return Column(field)
+        return Heading(field)
     if field == "tok_s" and is_plain(rest):
-        return Column("baseline_tok_s")
-    return Column(field, rest)
+        return Heading("baseline_tok_s")
+    return Heading(field, rest)
 
 
 # --- methods ------------------------------------------------------------------------------------------------------

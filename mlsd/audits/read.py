@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from mlsd.audits.headings import SPEED, Column, column, is_gain, is_measured, is_plain, method_in, plain_heading
+from mlsd.audits.headings import SPEED, Heading, column, is_gain, is_measured, is_plain, method_in, plain_heading
 from mlsd.audits.logs import log_rows
 from mlsd.audits.model_name import read_model_name
 from mlsd.audits.printed import in_percent, is_blank, parse_printed, value_of
@@ -134,13 +134,13 @@ def _text_of(data: bytes, source: str) -> str:
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
-def _columns(rows: Sequence[PastedRow]) -> dict[str, Column]:
+def _columns(rows: Sequence[PastedRow]) -> dict[str, Heading]:
     """What each column holds that is read; of two with one meaning the first."""
     heads = dict.fromkeys(head for row in rows for head in row.cells)
     known = {
         head: column(head, [cell for row in rows if not is_blank(cell := row.cells.get(head, ""))]) for head in heads
     }
-    chosen: dict[str, Column] = {}
+    chosen: dict[str, Heading] = {}
     for head in sorted(
         heads, key=lambda head: plain_heading(head).replace(" ", "_") not in ("model_gb", "tok_s", "target")
     ):
@@ -148,7 +148,7 @@ def _columns(rows: Sequence[PastedRow]) -> dict[str, Column]:
         if meant is not None and meant not in chosen.values():
             chosen[head] = meant
     fields = [meant.field for meant in chosen.values()]
-    alone = [meant for meant in chosen.values() if meant == Column("tok_s")]
+    alone = [meant for meant in chosen.values() if meant == Heading("tok_s")]
     if alone:  # a speed that names nothing is that of the row: others beside it are of something else
         chosen = {head: meant for head, meant in chosen.items() if meant.field != "tok_s" or not meant.of}
     timed = "tok_s" in fields or "baseline_tok_s" in fields or "ms_per_token" in fields
@@ -160,7 +160,7 @@ def _columns(rows: Sequence[PastedRow]) -> dict[str, Column]:
     }  # fmt: skip
 
 
-def _has_speed(columns: Mapping[str, Column]) -> bool:
+def _has_speed(columns: Mapping[str, Heading]) -> bool:
     return any(meant.field in _SPEEDS for meant in columns.values())
 
 
@@ -182,7 +182,7 @@ def _transposed(rows: Sequence[PastedRow]) -> list[PastedRow]:
     ]  # fmt: skip
 
 
-def _table(rows: Sequence[PastedRow], columns: Mapping[str, Column]) -> list[PastedRow]:
+def _table(rows: Sequence[PastedRow], columns: Mapping[str, Heading]) -> list[PastedRow]:
     """The rows of a table, one for each method, chip or workload that its columns of speeds name."""
     rates = [head for head, meant in columns.items() if meant.field == "acceptance"]
     percent = {head for head in rates if in_percent(row.cells.get(head, "") for row in rows)}
@@ -192,7 +192,7 @@ def _table(rows: Sequence[PastedRow], columns: Mapping[str, Column]) -> list[Pas
     return [cells for row in rows for cells in _rows(row, columns, percent, gains)]
 
 
-def _percent_is_gain(head: str, rows: Sequence[PastedRow], columns: Mapping[str, Column]) -> bool:
+def _percent_is_gain(head: str, rows: Sequence[PastedRow], columns: Mapping[str, Heading]) -> bool:
     """Whether `68 %` in a column of ratios says how much more than plain, not how much of it.
 
     Where both speeds are printed, the reading that fits decides; a plain row of 100 % says how much of it.
@@ -218,7 +218,7 @@ def _percent_is_gain(head: str, rows: Sequence[PastedRow], columns: Mapping[str,
 
 
 def _rows(
-    row: PastedRow, columns: Mapping[str, Column], percent: Container[str], gains: Container[str]
+    row: PastedRow, columns: Mapping[str, Heading], percent: Container[str], gains: Container[str]
 ) -> Iterator[PastedRow]:
     """The rows that one line gives: one for each column of speeds; none for llama-bench's prefill."""
     if row.broken:
@@ -260,7 +260,7 @@ def _rows(
         )
 
 
-def _is_setting(head: str, columns: Mapping[str, Column]) -> bool:
+def _is_setting(head: str, columns: Mapping[str, Heading]) -> bool:
     """Whether rows that differ in a column are of different settings: all that neither measures nor identifies."""
     return columns[head].field == "backend" if head in columns else not is_measured(head)
 
@@ -269,7 +269,7 @@ def _on_cpu(head: str, cell: str) -> bool:
     name = plain_heading(head)
     if "thread" in name:
         return bool(cell)
-    return cell.strip() == "0" if name else False or cell.strip().lower() == "cpu"
+    return cell.strip() == "0" if name else cell.strip().lower() == "cpu"
 
 
 def _variant(of: str) -> str:
@@ -564,7 +564,7 @@ def _of_group(name: str, heads: list[str]) -> dict[str, str]:
     """What the head over a group of columns says of them: a draft, a model, or else a text."""
     if not name or _GROUP_OF_DRAFTS.match(name):
         return {"draft": _GROUP_OF_DRAFTS.sub("", name)} if name else {}
-    named = any(column(head.partition(" / ")[0], []) == Column("target") for head in heads)
+    named = any(column(head.partition(" / ")[0], []) == Heading("target") for head in heads)
     return {"prompt" if named else "model": name}
 
 

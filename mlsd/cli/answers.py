@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mlsd.cli.output import note, say
 from mlsd.methods import tried_unasked
-from mlsd.planning.question import Invocation
+from mlsd.planning.question import Invocation, NextStep
 from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
@@ -81,13 +81,6 @@ def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
     return flags_of(found, None if draft is None else str(draft.path), None if target is None else target.path)
 
 
-class NextStep(NamedTuple):
-    """What goes on from an answer: a command as a shell takes it, and about how long it runs."""
-
-    command: str
-    seconds: float | None = None
-
-
 def next_step(found: Answer, question: Invocation, stages: Sequence[StageTime] = ()) -> NextStep | None:
     """What decides all that is open; where nothing can be judged, what tries the look-ups. None: a repeat cannot help.
 
@@ -98,14 +91,14 @@ def next_step(found: Answer, question: Invocation, stages: Sequence[StageTime] =
     if not (arms := found.to_repeat):
         first, tried = next(iter(found.arms), None), {one.case.drafter.name for one in found.arms}
         untried = found.use == "no usable measurement" and not tried >= set(tried_unasked())
-        return NextStep(question.others(first)) if untried and first is not None else None
+        return NextStep(command=question.others(first)) if untried and first is not None else None
     n_blocks = _FIRST_BLOCKS if found.more_blocks is None else found.more_blocks + 1
     prepared_ns, decoded_ns = wall_ns(stages, PREPARATION), wall_ns(stages, (MEASURING,))
     beside = (wall_ns(stages) - prepared_ns) / decoded_ns if decoded_ns else 1.0  # prompts, judging, rests
     seconds = prepared_ns / NS_PER_S + n_blocks * (found.block_s or 0.0) * beside
     budget = max(_LEAST_S, math.ceil(_SAFE * seconds / 10) * 10)
     command = question.bench(arms, "--until", "decided", "--budget-s", str(budget))
-    return NextStep(command, seconds if found.block_s else None)
+    return NextStep(command=command, seconds=seconds if found.block_s else None)
 
 
 # --- as objects of --json -----------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from typing import NoReturn, TextIO
 
 import click
 
+from mlsd import __version__
 from mlsd.cli import output
 from mlsd.cli.help import CommandGroup, complete, write_examples
 from mlsd.errors import MlsdError
 from mlsd.names import clean
-from mlsd.version import __version__
 
 # section -> command -> one line; each is the command of this name in a module of mlsd.cli.commands.
 # A lazy table keeps `mlsd --help` at the cost of click alone.

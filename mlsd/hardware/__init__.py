@@ -14,12 +14,12 @@ from types import ModuleType
 import psutil
 from msgspec.structs import replace
 
+from mlsd import __version__
 from mlsd.errors import InputError
 from mlsd.folders import update_json, user_dir
 from mlsd.hardware import darwin, linux
 from mlsd.hardware.reading import MachineFacts
 from mlsd.records import BackendInfo, Conditions, Environment
-from mlsd.version import __version__
 
 _MULTICAST = 1 << 40  # set by uuid.getnode when it found no hardware address and drew a random one
 

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from mlsd import __version__
 from mlsd.children import end_with_parent, start_child
 from mlsd.errors import InputError, LabError, MlsdError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
@@ -36,7 +37,6 @@ from mlsd.outside import check_regular
 from mlsd.planning.question import Asked
 from mlsd.planning.request import StudyRequest
 from mlsd.records import EngineOptions, Record
-from mlsd.version import __version__
 
 PORT = 8786
 _KEY = "-----BEGIN PRIVATE KEY-----"
@@ -338,13 +338,13 @@ class Cluster:
             ) from error
         return set(identity["workers"])
 
-    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> Task:
+    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> MachineTask:
         """Let one machine do something when it does nothing else."""
         future = self._client.submit(
             function, *arguments, key=f"{function.__name__}-{secrets.token_hex(16)}", workers=[address],
             allow_other_workers=False, resources={"machine": 1}, retries=0, pure=False,
         )  # fmt: skip
-        return Task(future)
+        return MachineTask(future)
 
     def ask(self, function: Callable[..., Any], *arguments: Any, of: Iterable[str] | None = None) -> dict[str, Any]:
         """What the machines answer at once, whatever they do, by address; one that is gone is left out."""
@@ -361,7 +361,7 @@ class Cluster:
         self._client.close(timeout=2)
 
 
-class Task:
+class MachineTask:
     """What a machine was given to do."""
 
     def __init__(self, future: Any) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from mlsd.errors import LabError, MlsdError
 from mlsd.hardware import read_environment
-from mlsd.lab.cluster import Cluster, Task, measure_task
+from mlsd.lab.cluster import Cluster, MachineTask, measure_task
 from mlsd.lab.machine import Card, Doing, differences, discard, measured, packed, read_card, unpacked
 from mlsd.measure.parent.blocks import RunOutcome, RunSettings, Watcher
 from mlsd.measure.parent.requests import answer_of, check_database, results_of
@@ -104,7 +104,7 @@ class _Share:
     environment: Environment
     name: str
     address: str = ""
-    task: Task | None = None
+    task: MachineTask | None = None
     has_begun: bool = False  # some machine of this key was asked to measure
     is_over: bool = False  # measured, or given up
     doing: Doing = NOTHING_YET
@@ -137,7 +137,7 @@ class _LabRun:
     lab: Cluster
     store: Store
     watcher: Watcher
-    cards: dict[str, Card | Task | None] = field(default_factory=dict)  # by address; None: it gave none
+    cards: dict[str, Card | MachineTask | None] = field(default_factory=dict)  # by address; None: it gave none
     shares: dict[str, _Share] = field(default_factory=dict)  # by environment key
     refused: dict[str, str] = field(default_factory=dict)  # by address
     interrupted: bool = False
@@ -158,7 +158,7 @@ class _LabRun:
                 waits = any(one.task is not None for one in self.shares.values()) or any(
                     not one.is_over and time.monotonic() - one.seen_s < patience_s for one in self.shares.values()
                 )
-                asks = any(isinstance(card, Task) for card in self.cards.values())
+                asks = any(isinstance(card, MachineTask) for card in self.cards.values())
                 if not waits and not (asks and not self.shares and time.monotonic() - began_s < _CARD_S):
                     break
                 time.sleep(_LOOK_S)
@@ -178,7 +178,7 @@ class _LabRun:
         for address in here - self.cards.keys():
             self.cards[address] = self.lab.submit(address, read_card, self.request.overrides.engine)
         for address, task in list(self.cards.items()):
-            if not isinstance(task, Task) or not task.done:
+            if not isinstance(task, MachineTask) or not task.done:
                 continue
             self.cards[address] = None
             try:

@@ -133,7 +133,7 @@ class _Told(logging.Handler):
 def _bar(on_bytes: OnBytes | None) -> Any:
     """What the library takes for its progress bar; of hf-xet's two only the one of bytes that are in place counts."""
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class DownloadBar(tqdm):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
             super().__init__(**{**options, "disable": True})
             self.shown = "downloading bytes" not in options["desc"].lower()
@@ -143,4 +143,4 @@ def _bar(on_bytes: OnBytes | None) -> Any:
             if on_bytes is not None and self.shown:
                 on_bytes(int(self.n), self.total)
 
-    return Bar
+    return DownloadBar

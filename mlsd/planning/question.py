@@ -22,6 +22,13 @@ _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 _ENGINE = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")
 
 
+class NextStep(Record, frozen=True, kw_only=True):
+    """What goes on from an answer: a command as a shell takes it, and about how long it measures, where known."""
+
+    command: str
+    seconds: float | None = None
+
+
 class Invocation(Record, frozen=True, kw_only=True):
     """What a command was asked, as far as the command that goes on from it must say it again."""
 

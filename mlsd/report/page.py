@@ -10,6 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mlsd import __version__
 from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import InputError
@@ -41,7 +42,6 @@ from mlsd.stats import grouped
 from mlsd.trials.on_or_off import Answer, first_line
 from mlsd.trials.stages import stage_line
 from mlsd.units import counted, format_duration, quoted
-from mlsd.version import __version__
 
 
 def build(study: Study) -> Page:

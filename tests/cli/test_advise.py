@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mlsd.analysis.advise import ask
-from mlsd.analysis.advise.answer import Machine, TargetAdvice
+from mlsd.analysis.advise.answer import AdvisedMachine, TargetAdvice
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.hardware.apple_passes import Runtime, apple_chip, unnamed_chip
 from mlsd.store.store import Store
@@ -100,13 +100,13 @@ def test_a_runtime_or_a_depth_is_modelled_on_a_known_chip_and_refused_elsewhere(
     assert ran.code == 2 and "--budget-s: only for --measure" in ran.err
     ran = mlsd("advise", "tiny-moe", "--runtime", "mlx", "--measure")
     assert ran.code == 2 and "--measure times llama.cpp, not mlx" in ran.err and "mlsd server URL" in ran.err
-    monkeypatch.setattr(ask, "_here", lambda *_: Machine(environment_key="here"))
+    monkeypatch.setattr(ask, "_here", lambda *_: AdvisedMachine(environment_key="here"))
     for option in (("--depth", "32000"), ("--runtime", "mlx")):
         ran = mlsd("advise", "qwen3-8b-q4_k_m", *option)
         assert ran.code == 2 and "this machine has none that is known" in ran.err
         assert ("mlsd server URL" if "mlx" in option else "mlsd bench qwen3-8b-q4_k_m --depth 32000") in ran.err
     chip = Runtime(chip=apple_chip("M4 Pro") or unnamed_chip(273))
-    monkeypatch.setattr(ask, "_here", lambda *_: Machine(environment_key="here", runtime=chip))
+    monkeypatch.setattr(ask, "_here", lambda *_: AdvisedMachine(environment_key="here", runtime=chip))
     asked = ("advise", "qwen3-8b-q4_k_m", "--drafter", "pld", "--runtime", "mlx", "--depth", "32000", "--gamma", "4")
     own, other = mlsd(*asked).out, mlsd(*asked, "--chip", "M4 Pro").out
     assert _table(own) == _table(other) != ""

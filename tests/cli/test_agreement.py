@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from mlsd.analysis.advise import ask, known_model
-from mlsd.analysis.advise.answer import Machine
+from mlsd.analysis.advise.answer import AdvisedMachine
 from mlsd.analysis.results.server_arms import recommend
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.answers import answer_objects, say_answers
@@ -308,7 +308,7 @@ def test_an_answer_is_one_statement_on_every_surface(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     path = write(tmp_path / "s.sqlite", made)
-    here = Machine(environment_key=environment_key(MACHINE))
+    here = AdvisedMachine(environment_key=environment_key(MACHINE))
     monkeypatch.setattr(ask, "_here", lambda *_: here)
     monkeypatch.setattr(known_model, "resolve_model", _gone)  # the files of these names that are here are others
     study = study_of(path)

@@ -18,49 +18,29 @@ TABLE = (
 # How an answer is printed, and where; and what only a measurement does.
 OF_OUTPUT = {"as_json", "help_all", "quiet", "verbose", "wide", "output", "show_all", "force", "rounds"}
 OF_THIS_MACHINE = {"n_threads", "n_gpu_layers", "n_ctx", "flash_attention"}
+OF_ADVICE = """--drafter pld
+--workload code
+--gamma 2
+--chip M1
+--runtime mlx
+--depth 8192
+--prompt-tokens 5000
+--n-predict 32
+--llama-build 9430
+--acceptance 0.3
+--accepted 167/264
+--output-tokens 300
+--mgl 2
+--quant Q8_0
+--budget-s 5"""
 CHANGES: dict[str, tuple[str, set[str]]] = {  # a command: an option a line, and the parameters that are left out
     "advise qwen3-8b-q4_k_m --chip 'M4 Pro' --draft qwen3-0.6b-q8_0 --gamma 4": (
-        """--draft qwen3-1.7b-q8_0
-        --drafter pld
-        --workload code
-        --gamma 2
-        --chip M1
-        --runtime mlx
-        --depth 8192
-        --prompt-tokens 5000
-        --n-predict 32
-        --llama-build 9430
-        --acceptance 0.3
-        --accepted 167/264
-        --output-tokens 300
-        --mgl 2
-        --quant Q8_0
-        --measure
-        --budget-s 5
-        --db {study}
-        --n-threads 2
-        --n-gpu-layers 0
-        --n-ctx 512
-        --flash-attention off""",
+        f"--draft qwen3-1.7b-q8_0\n{OF_ADVICE}\n--measure\n--db {{study}}\n--n-threads 2\n--n-gpu-layers 0"
+        "\n--n-ctx 512\n--flash-attention off",
         set(),
     ),
     "advise tiny-moe --db {study}": (
-        """--draft tiny-draft
-        --drafter pld
-        --workload code
-        --gamma 2
-        --chip M1
-        --runtime mlx
-        --depth 8192
-        --prompt-tokens 5000
-        --n-predict 32
-        --llama-build 9430
-        --acceptance 0.3
-        --accepted 167/264
-        --output-tokens 300
-        --mgl 2
-        --quant Q8_0
-        --budget-s 5""",
+        f"--draft tiny-draft\n{OF_ADVICE}",
         {"databases", "measure", *OF_THIS_MACHINE},
     ),
     "run B --profile tiny --dry-run": (

@@ -24,10 +24,10 @@ from mlsd.engine.rollback import make_rollback
 from mlsd.measure.bench import Bench, Report
 from mlsd.measure.messages import Call, Event, Turn, progress_sink, trial_of
 from mlsd.measure.process import Worker, receive
+from mlsd.measure.stage_clock import StageClock
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.saved_prompts import read_in_passes
 from mlsd.measure.worker.serve import ProgressReports, measure_slots
-from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.planning.prompts import Prompt
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, Losslessness, ModelRef, Status, Trial

@@ -23,7 +23,7 @@ from mlsd.analysis.advise.next_steps import Lacking, timing_commands
 from mlsd.analysis.advise.prospects import (
     Prospect,
     Recommendation,
-    Request,
+    RequestSize,
     as_measured,
     prospects,
     recommend,
@@ -64,7 +64,7 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
     stated: Stated | None = None  # of the one draft or method; None: what is known
     gammas: tuple[int, ...] = GAMMAS
     quant: str | None = None  # of a target that is only a shape
-    request: Request | None = None  # whose whole time is to be answered
+    request: RequestSize | None = None  # whose whole time is to be answered
     options: str = ""  # engine and database as they were typed, for the commands that go on from here
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
             raise InputError("--gamma must hold numbers of at least 1.")
 
 
-class Machine(Record, frozen=True, kw_only=True):
+class AdvisedMachine(Record, frozen=True, kw_only=True):
     """The machine that the answer is for."""
 
     environment_key: str | None = None  # of this one; None: another one, of which only its chip is known
@@ -111,7 +111,7 @@ def _prompts(own: Iterable[ArmResult], workload: str | None) -> tuple[str, ...]:
     return next(((name,) for name in prompt_names() if load_prompt(name).workload == workload), (workload,))
 
 
-def answer(question: AdviceQuestion, known: Known, machine: Machine) -> TargetAdvice:
+def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> TargetAdvice:
     """Answer from what databases, references and models say.
 
     Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
@@ -323,7 +323,7 @@ def _notes(target: KnownModel, known: Known, found: Recommendation) -> Iterator[
 
 
 def _costs(
-    target: KnownModel, drafts: Drafts, known: Known, machine: Machine, question: AdviceQuestion
+    target: KnownModel, drafts: Drafts, known: Known, machine: AdvisedMachine, question: AdviceQuestion
 ) -> Mapping[Arm, CostRange]:
     """Those of this machine, of the shape here, or of the chip."""
     if (key := machine.environment_key) is not None:

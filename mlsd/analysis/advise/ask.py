@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import Stated
-from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, Machine, TargetAdvice, answer
-from mlsd.analysis.advise.prospects import Request
+from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, AdvisedMachine, TargetAdvice, answer
+from mlsd.analysis.advise.prospects import RequestSize
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError, choose
@@ -77,7 +77,7 @@ def advise(
         raise InputError(f"There is no workload called {workload!r}.", hint=choose(workload, sorted(kinds)))
     request = None
     if prompt_tokens is not None and n_predict is not None:
-        request = Request(prompt_tokens=prompt_tokens, n_predict=n_predict)
+        request = RequestSize(prompt_tokens=prompt_tokens, n_predict=n_predict)
     elif prompt_tokens is not None or n_predict is not None:
         raise InputError("A request is described by --prompt-tokens and --n-predict together.")
     databases = [db] if isinstance(db, str | Path) else db
@@ -100,7 +100,7 @@ def advise(
     context = depth or (0 if request is None else request.prompt_tokens + request.n_predict // 2)
     if chip is not None:
         on = Runtime(chip=_chip(chip), program=runtime, build=build or installed_build(A_MAC))
-        machine = Machine(runtime=on, build_assumed=not build, depth=context, memories_gib=_memories(chip))
+        machine = AdvisedMachine(runtime=on, build_assumed=not build, depth=context, memories_gib=_memories(chip))
     elif runtime != "llama.cpp" or depth:
         here = _here(engine, build)
         if here.runtime is None:
@@ -158,7 +158,7 @@ def _memories(chip: str) -> tuple[int, ...]:
     return tuple(gib for gib in MACS_GIB if gib in sizes)
 
 
-def _here(engine: EngineOptions, build: int = 0) -> Machine:
+def _here(engine: EngineOptions, build: int = 0) -> AdvisedMachine:
     """Ask this machine. `build`: of llama.cpp; 0: the one that is loaded."""
     from mlsd.hardware import read_environment
     from mlsd.hardware.budget import memory_budget
@@ -172,7 +172,7 @@ def _here(engine: EngineOptions, build: int = 0) -> Machine:
             environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores
         )
     build = build or build_of(environment.llama_cpp_build) or 0
-    return Machine(
+    return AdvisedMachine(
         environment_key=environment_key(environment),
         runtime=None if chip is None else Runtime(chip=chip, build=build),
         limit_bytes=None if budget is None else budget.limit_bytes,

@@ -32,7 +32,7 @@ _Z = 1.96
 _N_TO_MEASURE = 2
 
 
-class Request(Record, frozen=True, kw_only=True):
+class RequestSize(Record, frozen=True, kw_only=True):
     """So many tokens for the model to read and to write."""
 
     prompt_tokens: int
@@ -165,7 +165,7 @@ def prospects(
     return sorted(result, key=lambda p: -p.tok_s.value)
 
 
-def with_request(found: Iterable[Prospect], request: Request, costs: Mapping[Arm, CostRange]) -> list[Prospect]:
+def with_request(found: Iterable[Prospect], request: RequestSize, costs: Mapping[Arm, CostRange]) -> list[Prospect]:
     """What the request takes with each, at the speed that it is shown with."""
     plain = costs[PLAIN_WAY]
     return [
@@ -174,7 +174,7 @@ def with_request(found: Iterable[Prospect], request: Request, costs: Mapping[Arm
     ]
 
 
-def _whole_request(p: Prospect, request: Request, prefill_ms: float | None, plain_ms: float | None) -> WholeRequest:
+def _whole_request(p: Prospect, request: RequestSize, prefill_ms: float | None, plain_ms: float | None) -> WholeRequest:
     """By the milliseconds that a token of the prompt takes with a setting, and with plain decoding."""
     if prefill_ms is None or plain_ms is None:
         return WholeRequest(ttft_s=None, whole_s=None, pays_from=None, pays_from_latest=None)

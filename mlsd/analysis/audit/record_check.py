@@ -46,7 +46,7 @@ class Problem(Record, frozen=True, kw_only=True):
     sentence: str
 
 
-class Verification(Record, frozen=True, kw_only=True):
+class RecordVerification(Record, frozen=True, kw_only=True):
     """What of a record was checked, and what was found."""
 
     source: str
@@ -61,7 +61,7 @@ class Verification(Record, frozen=True, kw_only=True):
     not_checked: dict[str, int]  # why not -> trials whose output was not decoded again
 
 
-def verify(path: Path, decode: Callable[[Iterable[Measured]], DecodedAgain]) -> Verification:
+def verify(path: Path, decode: Callable[[Iterable[Measured]], DecodedAgain]) -> RecordVerification:
     """Check a record; `decode` decodes its outputs again (`formats.decode_again`).
 
     Raises: TableError for a file that is no record, and what `decode` raises.
@@ -78,7 +78,7 @@ def verify(path: Path, decode: Callable[[Iterable[Measured]], DecodedAgain]) -> 
             found += [Problem(where=f"trial {i}", rule="decoded again", sentence=text) for i, text in decoded.problems]
         cards = {environment_key(run.environment): run.environment for run in store.runs()}
         n_again = n_superseded(store)
-    return Verification(
+    return RecordVerification(
         source=str(path),
         n_bytes=file.n_bytes,
         n_trials=len(trials),

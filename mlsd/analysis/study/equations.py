@@ -26,7 +26,7 @@ Inputs = Literal["rounds", "calibration"]
 GAMMAS = (4, 8, 16)  # the study's
 
 
-class Prediction(Record, frozen=True, kw_only=True):
+class EquationSpeedup(Record, frozen=True, kw_only=True):
     """A speedup that an equation gives, and how far it is off."""
 
     speedup: float  # geometric mean over trials
@@ -46,9 +46,9 @@ class Equations(Record, frozen=True, kw_only=True):
     t_draft_ms: float
     t_verify_ms: float
     t_rest_ms: float  # rollback, sampling, bookkeeping: in neither equation
-    eq1: Prediction
-    eq2: Prediction
-    corrected: Prediction | None  # None from rounds: there it is the measured speedup by definition, an account
+    eq1: EquationSpeedup
+    eq2: EquationSpeedup
+    corrected: EquationSpeedup | None  # None from rounds: there it is the measured speedup by definition, an account
 
     @property
     def measured(self) -> Interval:
@@ -142,11 +142,11 @@ def _of_times(arm: ArmResult, pairs: pd.DataFrame, inputs: Inputs) -> Equations:
     t_seq, t_draft, t_verify, t_rest = (pairs[name] for name in ("t_one_ms", "draft_ms", "verify_ms", "rest_ms"))
     alpha, c = pairs["accepted"] / pairs["proposed"], t_draft / n / t_seq
 
-    def prediction(values: Iterable[float]) -> Prediction:
+    def prediction(values: Iterable[float]) -> EquationSpeedup:
         predicted = list(values)
         off = [value / speedup for value, speedup in zip(predicted, pairs["speedup"], strict=True)]
         speedup = mean_over(predicted, units, ratio=True).value
-        return Prediction(speedup=speedup, off=mean_over(off, units, ratio=True))
+        return EquationSpeedup(speedup=speedup, off=mean_over(off, units, ratio=True))
 
     a_round = whole.proposed / whole.rounds if account else float(arm.case.gamma)
     return Equations(

@@ -210,9 +210,7 @@ class Study:
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """Every round of the valid trials; only now they are read."""
-        valid = {one.id for one in self.judged if one.trial.valid}
-        with Store.open(Path(self.source), create=False, read_only=True) as store:
-            return frames.rounds(store, valid)
+        return self._of_valid(frames.rounds)
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
@@ -223,9 +221,12 @@ class Study:
     @cached_property
     def outcomes(self) -> pd.DataFrame:
         """Rounds of valid trials by how many tokens they proposed and accepted; only now they are read."""
-        valid = {one.id for one in self.judged if one.trial.valid}
+        return self._of_valid(frames.outcomes)
+
+    def _of_valid(self, read: Callable[[Store, set[int]], pd.DataFrame]) -> pd.DataFrame:
+        valid = {stored.id for stored in self.judged if stored.trial.valid}
         with Store.open(Path(self.source), create=False, read_only=True) as store:
-            return frames.outcomes(store, valid)
+            return read(store, valid)
 
     @cached_property
     def arms(self) -> pd.DataFrame:

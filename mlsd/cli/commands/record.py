@@ -16,7 +16,7 @@ from mlsd.errors import InputError, TableError
 from mlsd.units import format_bytes, quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.audit.record_check import Verification
+    from mlsd.analysis.audit.record_check import RecordVerification
 
 _MOST_SHOWN = 20
 _PATH = click.Path(path_type=Path)
@@ -131,7 +131,7 @@ def check(
         ctx.exit(1)
 
 
-def _say(found: Verification) -> None:
+def _say(found: RecordVerification) -> None:
     again = f"; {found.n_superseded} that were measured again count no more" if found.n_superseded else ""
     say(f"{found.source}: {found.n_trials} trials, {format_bytes(found.n_bytes)}{again}")
     for machine in found.machines:

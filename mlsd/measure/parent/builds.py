@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from mlsd import __version__
 from mlsd.engine.llama.build.loaded import (
     IDENTITY_VARIABLE,
     LIBRARY,
@@ -44,7 +45,6 @@ from mlsd.measure.worker import build_check as worker
 from mlsd.outside import check_regular, output_of
 from mlsd.planning.job import Job
 from mlsd.records import BackendInfo, EngineOptions, Record
-from mlsd.version import __version__
 
 THIS = "."
 _FOUND = "mlsd-found:"

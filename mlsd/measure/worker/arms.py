@@ -37,9 +37,9 @@ from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
 from mlsd.measure.messages import now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights, open_reporting
+from mlsd.measure.stage_clock import StageClock
 from mlsd.measure.worker.conversation import Prompts, answer_text, trial_rng
 from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
-from mlsd.measure.worker.stages import StageClock
 from mlsd.measure.worker.timing import MOST_UNTIMED, is_steady
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial

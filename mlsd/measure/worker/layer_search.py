@@ -82,7 +82,7 @@ def search_layers(
         )
         with TappedContext(opened, options) as context:
             context.on_pass = partial(report_progress, "looking for blocks to leave out")
-            search = _Search(context, source, tokens[:n_prompt], n_tokens)
+            search = _LayerSearch(context, source, tokens[:n_prompt], n_tokens)
             started_ns = MonotonicClock().now_ns()
             found = search.greedy(len(uniform)) if method == "greedy" else search.conflayers(fraction)
             as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
@@ -111,7 +111,7 @@ def mixer_names(source: Source) -> list[tuple[str, ...]]:
     return [(f"attn_out-{layer}",) for layer in layers]
 
 
-class _Search:
+class _LayerSearch:
     """A text, the model's own continuation of it, and sets of blocks tried on both."""
 
     def __init__(self, context: TappedContext, source: Source, prompt: tuple[int, ...], n_tokens: int) -> None:

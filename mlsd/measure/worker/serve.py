@@ -31,9 +31,9 @@ from mlsd.hardware import read_conditions
 from mlsd.measure import messages
 from mlsd.measure.messages import SIGN_S, Event, engine_and_models, failed_trial
 from mlsd.measure.probe_cache import ProbeCache, check_weights
+from mlsd.measure.stage_clock import StageClock
 from mlsd.measure.worker.arms import Arms, arm_key, check_uses
 from mlsd.measure.worker.footprints import check_memory
-from mlsd.measure.worker.stages import StageClock
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Anchors, Conditions, EngineOptions, Status, Trial
 

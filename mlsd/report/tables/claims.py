@@ -12,8 +12,7 @@ from mlsd.analysis.frames import CLAIMS
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.columns import chosen, column
 from mlsd.planning.prompts import prompt_names
-from mlsd.planning.question import Asked, run_command
-from mlsd.records import Record
+from mlsd.planning.question import Asked, NextStep, run_command
 from mlsd.report.render.table import Cell, Table, Tone, interval, significant, table, text
 from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
@@ -57,13 +56,6 @@ _COUNTED: dict[Decision, str] = {
     "not decided yet": "undecided",
     "not measured": "unmeasured",
 }
-
-
-class NextStep(Record, frozen=True, kw_only=True):
-    """A command that goes on from a study, and about how long it measures, where that is known."""
-
-    command: str
-    seconds: float | None = None
 
 
 def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> NextStep | None:

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from mlsd.analysis.advise import acceptance, ask
-from mlsd.analysis.advise.answer import AdviceQuestion, Machine, answer
-from mlsd.analysis.advise.prospects import Prospect, Recommendation, Request
+from mlsd.analysis.advise.answer import AdviceQuestion, AdvisedMachine, answer
+from mlsd.analysis.advise.prospects import Prospect, Recommendation, RequestSize
 from mlsd.analysis.predict.known import Known, read_known
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError
@@ -25,14 +25,14 @@ from tests.analysis.predict.test_shapes import facts, known
 from tests.analysis.studies import as_measured, blocks, model
 
 NOTHING = Known()
-HERE = Machine(environment_key="here", limit_bytes=20_000_000_000)
+HERE = AdvisedMachine(environment_key="here", limit_bytes=20_000_000_000)
 QUESTION = AdviceQuestion(target="qwen3.5-9b", gammas=(1, 4))
 
 
-def on(chip: str, program: str = "llama.cpp", depth: int = 0) -> Machine:
+def on(chip: str, program: str = "llama.cpp", depth: int = 0) -> AdvisedMachine:
     known = apple_chip(chip)
     assert known is not None
-    return Machine(runtime=Runtime(chip=known, program=program), depth=depth)
+    return AdvisedMachine(runtime=Runtime(chip=known, program=program), depth=depth)
 
 
 def of_chip(chip: str, target: str, **asked: Any) -> Recommendation:
@@ -127,11 +127,11 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Known, Study, Machine]:
+def measured() -> tuple[Known, Study, AdvisedMachine]:
     with Store.open(Path("notebooks/data/tiny.sqlite"), create=False, read_only=True) as store:
         stored, study = read_known([store]), read_study(store)
     key = environment_key(study.environment)
-    return stored, study, Machine(environment_key=key)
+    return stored, study, AdvisedMachine(environment_key=key)
 
 
 def length_of(best: Answer) -> int:
@@ -139,11 +139,11 @@ def length_of(best: Answer) -> int:
     return next(one.trial.n_prompt for arm in best.arms for one in arm.trials if one.trial.n_prompt)
 
 
-def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, Machine]) -> None:
+def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, AdvisedMachine]) -> None:
     stored, study, here = measured
     n_measured = n_timed = 0
     for best in study.answers:
-        asked = Request(prompt_tokens=length_of(best), n_predict=101)
+        asked = RequestSize(prompt_tokens=length_of(best), n_predict=101)
         question = AdviceQuestion(target=best.target, workload=best.text, request=asked)
         found = answer(question, stored, here).recommendation
         assert (found.verdict == "on") == (best.use == "on")
@@ -161,7 +161,7 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
     assert n_measured > 10 and n_timed > 10, "a request, too"
 
 
-def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Machine]) -> None:
+def test_another_workload_is_no_evidence(measured: tuple[Known, Study, AdvisedMachine]) -> None:
     stored, _, here = measured
     found = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
     drafted = [p for p in found.prospects if p.gamma]
@@ -171,7 +171,7 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, Machine])
 
 @pytest.mark.parametrize("kind", [None, "rag", "translation", "code"])
 def test_what_is_next_names_prompts_and_no_kinds_of_text(
-    measured: tuple[Known, Study, Machine], kind: str | None
+    measured: tuple[Known, Study, AdvisedMachine], kind: str | None
 ) -> None:
     """`--prompt rag` is refused: a kind of text is no prompt."""
     stored, _, here = measured
@@ -182,7 +182,7 @@ def test_what_is_next_names_prompts_and_no_kinds_of_text(
 
 
 def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_alike_else(
-    measured: tuple[Known, Study, Machine],
+    measured: tuple[Known, Study, AdvisedMachine],
 ) -> None:
     stored, _, here = measured
     every = answer(AdviceQuestion(target="tiny-moe"), stored, here).recommendation
@@ -207,7 +207,7 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
     assert by_file.prospects == by_name.prospects and any(p.effect for p in by_file.prospects if p.gamma)
 
 
-def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study, Machine]) -> None:
+def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study, AdvisedMachine]) -> None:
     stored, _, _ = measured
     known = next(arm.case.target for arms in stored.arms.values() for arm in arms if arm.case.target.id == "tiny-moe")
     assert known.sha256 and stored.of(known) and stored.of(ModelRef(id="renamed", sha256=known.sha256))
@@ -215,17 +215,19 @@ def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study,
     assert not stored.of(ModelRef(id="tiny-moe", sha256="0" * 64))
 
 
-def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(measured: tuple[Known, Study, Machine]) -> None:
+def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(
+    measured: tuple[Known, Study, AdvisedMachine],
+) -> None:
     stored, study, here = measured
     best = study.answers[0]
     for n_prompt, is_known in ((length_of(best), True), (100_000, False)):
-        request = Request(prompt_tokens=n_prompt, n_predict=64)
+        request = RequestSize(prompt_tokens=n_prompt, n_predict=64)
         asked = AdviceQuestion(target=best.target, workload=best.text, request=request)
         plain = next(p for p in answer(asked, stored, here).recommendation.prospects if not p.gamma)
         assert plain.request is not None and (plain.request.ttft_s is not None) == is_known
 
 
-def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, Machine]) -> None:
+def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, AdvisedMachine]) -> None:
     stored, _, here = measured
     with pytest.raises(MlsdError, match="next-token block"):
         answer(AdviceQuestion(target="tiny-dense", drafts=("mtp",)), stored, here)

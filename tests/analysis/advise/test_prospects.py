@@ -14,7 +14,7 @@ from mlsd.analysis.advise.acceptance import (
     outcomes_rate,
 )
 from mlsd.analysis.advise.next_steps import Lacking
-from mlsd.analysis.advise.prospects import Request, as_measured, prospects, recommend, with_request
+from mlsd.analysis.advise.prospects import RequestSize, as_measured, prospects, recommend, with_request
 from mlsd.analysis.predict.costs import CostRange, Costs, mgl_of, outcomes, tok_per_s
 from mlsd.errors import InputError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
@@ -171,7 +171,7 @@ def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
 def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading() -> None:
     plain = cost_range({1: 10.0, 5: 10.0}, prefill_ms=1.0)
     costs = {PLAIN_WAY: plain, KEY: replace(plain, prefill_ms=1.5)}
-    asked = Request(prompt_tokens=1000, n_predict=101)
+    asked = RequestSize(prompt_tokens=1000, n_predict=101)
     found = prospects(costs, [accepting(0.5, error=0.0)], (4,))
     told = {p.gamma: p for p in with_request(found, asked, costs)}
     off, on = told[0].request, told[4].request

@@ -68,13 +68,23 @@ class _SymbolInfo(ctypes.Structure):
 
 
 def loaded(package: str, shared: Any) -> LoadedLibraries:
-    """The libraries that functions of `shared`, which the bindings of `package` loaded, really lie in."""
+    """The libraries that functions of `shared`, which the bindings of `package` loaded, really lie in.
+
+    Raises: NativeError where the loader does not say of a function where it lies.
+    """
     find = ctypes.CDLL(None).dladdr
     find.argtypes = [ctypes.c_void_p, ctypes.POINTER(_SymbolInfo)]
     paths, info = set(), _SymbolInfo()
     for symbol in _SYMBOLS:
-        if hasattr(shared, symbol) and find(ctypes.cast(shared[symbol], ctypes.c_void_p), ctypes.byref(info)):
-            paths.add(os.path.realpath(os.fsdecode(info.path)))
+        function = getattr(shared, symbol, None)
+        if function is None and symbol != _SYMBOLS[0]:  # a library that exports nothing of another within it
+            continue
+        if function is None or not find(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info)):
+            raise NativeError(
+                f"The loader does not say where {symbol} of {package} lies, so nobody knows which llama.cpp this is.",
+                hint="`mlsd doctor --builds` tries every build that is here.",
+            )
+        paths.add(os.path.realpath(os.fsdecode(info.path)))
     return LoadedLibraries(package=os.path.realpath(package), libraries=tuple(sorted(paths)))
 
 

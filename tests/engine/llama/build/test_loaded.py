@@ -1,13 +1,15 @@
 """No code runs but the build's own: none of the folder one stands in, of the environment, or beside the build."""
 
+import ctypes
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, required_identity
+from mlsd.engine.llama.build.loaded import IDENTITY_VARIABLE, loaded, required_identity
 from mlsd.engine.llama.build.prebuilt import libraries_of
 from mlsd.engine.llama.quantize import quantize
 from mlsd.errors import NativeError
@@ -78,6 +80,12 @@ def test_a_library_of_another_folder_is_found_by_its_path(tmp_path: Path) -> Non
     variables = find_build(".").variables() | {"LD_PRELOAD": str(strange)}
     with pytest.raises(NativeError, match=f"was asked for, but this process loaded {strange}"):
         run_info(ENGINE, variables=variables)
+
+
+@pytest.mark.parametrize("functions", [{}, {"llama_decode": ctypes.CFUNCTYPE(None)(lambda: None)}])
+def test_a_function_that_lies_in_no_file_is_of_no_known_build(functions: dict[str, object]) -> None:
+    with pytest.raises(NativeError, match="does not say where llama_decode"):
+        loaded("llama_cpp", SimpleNamespace(**functions))
 
 
 def test_what_is_no_identity_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

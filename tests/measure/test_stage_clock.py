@@ -5,7 +5,7 @@ import time
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.measure.worker.stages import StageClock
+from mlsd.measure.stage_clock import StageClock
 from tests.engine.fake import FakeClock
 
 

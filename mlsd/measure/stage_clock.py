@@ -1,4 +1,4 @@
-"""The clock by which a worker accounts for its own time, stage by stage."""
+"""The clock by which a process accounts for its own time, stage by stage."""
 
 from __future__ import annotations
 
