@@ -41,8 +41,8 @@ from mlsd.models.library import resolve_model
 from mlsd.models.manifest import ModelEntry, Repository, load_manifest
 from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.prompts import load_prompt, prompt_names
-from mlsd.planning.question import parse_drafter
-from mlsd.records import DRAFT_MODEL, DrafterSpec, Record
+from mlsd.planning.question import options_of, parse_drafter
+from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Record
 from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult
@@ -65,6 +65,7 @@ class AdviceQuestion(Record, frozen=True, kw_only=True):
     gammas: tuple[int, ...] = GAMMAS
     quant: str | None = None  # of a target that is only a shape
     request: RequestSize | None = None  # whose whole time is to be answered
+    engine: EngineOptions = EngineOptions()  # what was measured otherwise is no evidence
     options: str = ""  # engine and database as they were typed, for the commands that go on from here
 
     def __post_init__(self) -> None:
@@ -141,7 +142,8 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
     found = prospects(costs, [one for one in acceptances if one.way in drafts], question.gammas, error)
     if question.gammas != GAMMAS:
         found = [p for p in found if p.gamma in (0, *question.gammas)]
-    here = [] if key is None else known.of(ref, key)
+    asked = _settings(question.engine)
+    here = [] if key is None else [arm for arm in known.of(ref, key) if asked <= _settings(arm.case.engine)]
     found = as_measured(found, [arm for arm in here if _comparable(arm, question.workload)])
     if question.request is not None:
         found = with_request(found, question.request, costs)
@@ -208,6 +210,12 @@ def _check_vocabularies(target: KnownModel, draft: KnownModel | None) -> None:
             f"{draft.facts.ref.id} has {sizes[1]} tokens, {target.facts.ref.id} {sizes[0]}: they share no vocabulary.",
             hint="Name a draft of the target's family.",
         )
+
+
+def _settings(engine: EngineOptions) -> set[tuple[str, str]]:
+    """What of an engine is not as by default, by the name of the option."""
+    words = options_of(engine)
+    return set(zip(words[::2], words[1::2], strict=True))
 
 
 def _comparable(arm: ArmResult, workload: str | None) -> bool:

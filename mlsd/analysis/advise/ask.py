@@ -94,6 +94,7 @@ def advise(
         quant=quant,
         stated=_stated(gammas, acceptance, accepted, mgl, n_output),
         request=request,
+        engine=engine,
         options=shlex.join(again),
     )
     # Half of the answer stands before a token of it, on average.

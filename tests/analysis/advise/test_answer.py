@@ -16,7 +16,7 @@ from mlsd.errors import AnalysisError, InputError, MlsdError
 from mlsd.hardware.apple_passes import Runtime, apple_chip
 from mlsd.models.library import resolve_model
 from mlsd.planning.prompts import find_prompt
-from mlsd.records import ModelRef
+from mlsd.records import EngineOptions, ModelRef
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 from mlsd.trials.on_or_off import Answer
@@ -167,6 +167,15 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, AdvisedMa
     drafted = [p for p in found.prospects if p.gamma]
     assert drafted and all(p.acceptance_assumed and p.effect is None for p in drafted)
     assert "mlsd bench tiny-moe --draft tiny-draft --gamma 1 --prompt chinese" in found.next_steps[0]
+
+
+def test_what_was_measured_on_other_threads_is_no_evidence(measured: tuple[Known, Study, AdvisedMachine]) -> None:
+    stored, study, here = measured
+    n_threads = study.results[0].case.engine.n_threads
+    assert n_threads is not None
+    for engine, count in ((EngineOptions(n_threads=n_threads), True), (EngineOptions(n_threads=n_threads + 1), False)):
+        found = answer(AdviceQuestion(target="tiny-moe", engine=engine), stored, here)
+        assert bool(found.measured) == count
 
 
 @pytest.mark.parametrize("kind", [None, "rag", "translation", "code"])
