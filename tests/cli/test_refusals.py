@@ -77,7 +77,7 @@ REFUSED = [
     (f"doctor tiny-moe {RAISES}", HUGE),
     ("models show nope", "No model has the id 'nope'"),
     ("models show {broken}/text.gguf", "not a GGUF file"),
-    ("models show {broken}/tasks.jsonl", "not a REST store"),
+    ("models show {broken}/tasks.jsonl", "not a GGUF file"),
     ("models verify qwen3.5-9b-q8_0", "not on this machine"),
     ("models list --role boss", "No model has the role 'boss'"),
     ("models methods medusa", "not available in llama.cpp"),

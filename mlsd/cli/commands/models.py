@@ -67,10 +67,10 @@ def list_models(role: str | None, here: bool, as_json: bool) -> None:
 @shared.json_option
 def show(model_id: str, as_json: bool) -> None:
     """Print everything known about a model (an id or a GGUF), or what a text store holds."""
-    from mlsd.drafters.lookup.suffix_store import read_header
+    from mlsd.drafters.lookup.suffix_store import is_store, read_header
 
     path = Path(model_id)
-    if path.is_file() and path.suffix != ".gguf":
+    if path.is_file() and is_store(path):
         print_store(path, read_header(path)[0], as_json)
         return
     if path.is_file():

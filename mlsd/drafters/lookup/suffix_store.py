@@ -105,6 +105,15 @@ class SuffixStore:
         return rows
 
 
+def is_store(path: Path) -> bool:
+    """Whether a file begins as a store does, whatever its name."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def read_header(path: Path) -> tuple[StoreHeader, int]:
     """The header of a store and where its tokens begin. Raises: InputError for anything else."""
     try:
