@@ -90,9 +90,14 @@ def _path(study: str) -> Path:
     return user_dir() / "lab" / f"{study}.sqlite"
 
 
-def measured(study: str) -> tuple[Doing | None, bytes] | None:
-    """How far this machine is with a study, and the database of what it measured; None where there is none yet."""
+def measured(study: str, n_known: int | None = None) -> tuple[Doing | None, bytes] | None:
+    """How far this machine is with a study, and the database of what it measured; None where there is none yet.
+
+    The database is empty while no trial was measured beyond `n_known`: to pack it would disturb what is measured.
+    """
     now = doing.get(study)
+    if now is not None and now.n_done == n_known:
+        return now, b""
     with suppress(StoreError), Store.open(_path(study), create=False, read_only=True) as store:
         return now, packed(store)
     return None

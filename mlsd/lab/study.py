@@ -198,7 +198,7 @@ class _LabRun:
         if share.task is not None and share.task.done:
             self._end(share)
         elif share.task is not None and now_s - share.asked_s > _ASK_S:
-            self._take(share)
+            self._take(share, share.doing.n_done)
         equal = [a for a, card in self.cards.items() if a in here and isinstance(card, Card) and card.key == key]
         able = [address for address in equal if address not in self.refused]
         if able:
@@ -239,13 +239,15 @@ class _LabRun:
                 share.is_over = True
                 self.refused[share.address] = f"{share.name} was lost {MOST_LOSSES} times without measuring anything"
 
-    def _take(self, share: _Share) -> bool:
-        """Merge what a machine has measured; whether it gave that."""
+    def _take(self, share: _Share, n_known: int | None = None) -> bool:
+        """Merge what a machine has measured, where that is more than is known; whether it answered."""
         share.asked_s = time.monotonic()
-        answer = self.lab.ask(measured, self.study, of=[share.address]).get(share.address)
+        answer = self.lab.ask(measured, self.study, n_known, of=[share.address]).get(share.address)
         if answer is None:
             return False
         doing, data = answer
+        if not data:
+            return True
         with unpacked(data) as theirs:
             new = merge(self.store, theirs, key=environment_key(share.environment)).new
         share.doing = doing or share.doing

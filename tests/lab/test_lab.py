@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from mlsd.cli import main
 from mlsd.errors import InputError
+from mlsd.lab import machine
 from mlsd.lab.cluster import full_address, make_certificate
 from mlsd.lab.machine import differences, status
 from mlsd.store.rows import TrialFilter
@@ -139,6 +140,18 @@ def test_an_installation_that_differs_is_named() -> None:
     found = differences(other, ENVIRONMENT)
     assert found == [f"mlsd 0.0.1 instead of {ENVIRONMENT.mlsd_version}",
                      f"llama.cpp b2 instead of {ENVIRONMENT.llama_cpp_build}"]  # fmt: skip
+
+
+def test_a_machine_packs_its_database_only_when_more_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    Store.open(machine._path("study")).close()
+    now = machine.Doing(target="tiny-moe", n_total=4, n_done=2)
+    monkeypatch.setitem(machine.doing, "study", now)
+    assert machine.measured("study", 2) == (now, b"")
+    for n_known in (None, 1):
+        answer = machine.measured("study", n_known)
+        assert answer is not None and answer[0] == now
+        with machine.unpacked(answer[1]) as store:
+            assert list(store.trials()) == []
 
 
 # --- what cannot be -----------------------------------------------------------------------------------------------
