@@ -163,13 +163,12 @@ def groups_needed(
     chi^2_freedom`` (Box and Tiao 1973). A guess from few groups so asks for more of them. Without a spread two decide.
     """
     import numpy as np
-    from scipy.special import nctdtr
-    from scipy.stats import chi2
+    from scipy.special import gammaincinv, nctdtr  # scipy.stats takes a second to import
 
     if spread <= 0.0:
         return 2
     shares = (np.arange(_DRAWS) + 0.5) / _DRAWS
-    sigma = spread * np.sqrt(freedom / chi2.ppf(shares, freedom))
+    sigma = spread * np.sqrt(freedom / (2 * gammaincinv(freedom / 2, shares)))
 
     def decided(n: int) -> float:
         freedom_of_n = per_group * (n - 1)
@@ -188,9 +187,9 @@ def groups_needed(
 @cache
 def t_quantile(share: float, freedom: float) -> float:
     """Student's quantile; `freedom` need not be whole."""
-    from scipy.stats import t  # half a second of import that `mlsd --help` must not pay
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
 
-    return float(t.ppf(share, freedom))
+    return float(stdtrit(freedom, share))
 
 
 @cache
@@ -203,17 +202,17 @@ def dunnett_quantile(alpha: float, m: int, freedom: float) -> float:
     """
     import numpy as np
     from scipy.optimize import brentq
-    from scipy.special import ndtr
-    from scipy.stats import chi
+    from scipy.special import gammaincinv, gammaln, ndtr
 
     if m == 1:
         return t_quantile(1 - alpha / 2, freedom)
     (z, of_z), (u, of_u) = _nodes()
     s, of_s = np.ones(1), np.ones(1)
     if math.isfinite(freedom):
-        low, high = chi.ppf([1e-14, 1 - 1e-14], freedom)
+        low, high = np.sqrt(2 * gammaincinv(freedom / 2, [1e-14, 1 - 1e-14]))  # of the chi distribution
         x = low + (high - low) * (u + 1) / 2
-        s, of_s = x / math.sqrt(freedom), of_u * chi.pdf(x, freedom)
+        log_density = (freedom - 1) * np.log(x) - x**2 / 2 - (freedom / 2 - 1) * math.log(2) - gammaln(freedom / 2)
+        s, of_s = x / math.sqrt(freedom), of_u * np.exp(log_density)
 
     def missed(q: float) -> float:
         end = q * math.sqrt(2) * s[:, None]

@@ -37,8 +37,8 @@ def pooled(texts: Sequence[Counts], n_choices: int = 1) -> Interval:
         if spread > 0:
             size = min(size, p * (1 - p) / spread)
         size *= (t_quantile(1 - alpha / 2, max(1.0, n - 1)) / t_quantile(1 - alpha / 2, m - 1)) ** 2
-    from scipy.stats import beta
+    from scipy.special import betaincinv  # scipy.stats takes a second to import
 
-    low = 0.0 if p <= 0 else float(beta.ppf(alpha / 2, p * size, (1 - p) * size + 1))
-    high = 1.0 if p >= 1 else float(beta.ppf(1 - alpha / 2, p * size + 1, (1 - p) * size))
+    low = 0.0 if p <= 0 else float(betaincinv(p * size, (1 - p) * size + 1, alpha / 2))
+    high = 1.0 if p >= 1 else float(betaincinv(p * size + 1, (1 - p) * size, 1 - alpha / 2))
     return Interval(value=p, low=low, high=high, n=m)
