@@ -132,6 +132,7 @@ worlds = st.builds(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=40)
 @given(world=worlds, stated_length=st.booleans())
 def test_an_honest_table_is_never_called_impossible(world: World, stated_length: bool) -> None:
@@ -140,6 +141,7 @@ def test_an_honest_table_is_never_called_impossible(world: World, stated_length:
     assert impossible == []
 
 
+@pytest.mark.heavy
 @settings(max_examples=30)
 @given(t_one=st.floats(1.0, 100.0), alpha=st.floats(0.0, 1.0), gamma=st.integers(1, 16), peak=st.floats(50.0, 800.0))
 def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: float, gamma: int, peak: float) -> None:
@@ -158,6 +160,7 @@ def test_an_honest_memory_bound_loop_stays_under_the_peak(t_one: float, alpha: f
     assert audit("roof", context).counts()["impossible"] == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", HONEST)
 def test_honest_tables_raise_hardly_a_suspicion_and_nothing_impossible(kind: str, tmp_path: Path) -> None:
     rates = honest_rates(kind, 600, tmp_path)
@@ -165,6 +168,7 @@ def test_honest_tables_raise_hardly_a_suspicion_and_nothing_impossible(kind: str
     assert rates["suspicious"] < 0.02
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", sorted(set(MISTAKES) - {"drafting time left out"}))
 def test_a_mistake_is_found_in_a_table_that_states_tokens_a_round_files_and_two_plain_runs(
     kind: str, tmp_path: Path
@@ -173,6 +177,7 @@ def test_a_mistake_is_found_in_a_table_that_states_tokens_a_round_files_and_two_
     assert tables == 1.0 and rows > 0.4
 
 
+@pytest.mark.heavy
 def test_a_table_that_states_it_all_and_is_honest_is_not_doubted(tmp_path: Path) -> None:
     for seed in range(6):
         result = audit_rows(simulate(stated(seed)), full_drafts=True)
@@ -201,6 +206,7 @@ def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_imposs
 # --- corrupted copies -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", CORRUPTED)
 def test_a_corrupted_table_is_found(kind: str, tmp_path: Path) -> None:
     found, impossible = found_rates(kind, 10, tmp_path)

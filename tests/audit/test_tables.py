@@ -27,6 +27,7 @@ def finding(row: RowAudit, rule: str) -> str:
     return next((found.sentence for found in row.findings if found.rule == rule), "")
 
 
+@pytest.mark.heavy
 def test_of_478_rows_kept_aside_none_is_impossible_and_two_that_contradict_each_other_are_suspicious() -> None:
     counts = Counter[str]()
     for path in PASTED:
@@ -115,6 +116,7 @@ def test_the_answers_of_a_log_are_no_repeats_and_what_failed_to_decode_refutes_t
     assert (row.verdict, row.identity["gamma"]) == ("impossible", 4)
 
 
+@pytest.mark.heavy
 def test_what_mlsd_prints_is_audited_without_a_false_verdict(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
     ask = CliRunner().invoke

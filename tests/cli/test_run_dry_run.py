@@ -9,6 +9,8 @@ from mlsd.planning.plan import expand
 from mlsd.records import Environment, Round, Status, Trial
 from mlsd.store.store import Store
 
+pytestmark = pytest.mark.heavy  # each plans contexts in a worker
+
 
 @pytest.fixture(autouse=True)
 def own_hub_cache(monkeypatch, tmp_path):
@@ -35,7 +37,6 @@ def plan_json(*arguments: str) -> dict:
     return json.loads(run(*arguments, "--json").stdout)
 
 
-@pytest.mark.heavy
 def test_the_tables_show_counts_loads_memory_that_adds_up_and_what_is_missing():
     text = run("B", "--profile", "mac-32gb").stdout
     assert "qwen3.5-35b-a3b-q4_k_m" in text
@@ -98,7 +99,6 @@ def test_a_mac_that_never_measured_gets_a_range_that_holds_what_was_published_of
     assert needs["time"]["high_seconds"] < 3.5 * needs["time"]["low_seconds"]
 
 
-@pytest.mark.heavy
 def test_a_profile_for_a_mac_is_estimated_for_the_chips_that_were_sold_with_its_memory(on):
     on(memory_bytes=64 << 30)
     text = run("A", "B", "C", "D", "F", "--profile", "mac-16gb").stdout

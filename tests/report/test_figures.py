@@ -42,6 +42,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return mlsd.open_study(path)
 
 
+@pytest.mark.heavy
 def test_every_figure_of_a_whole_study_is_a_picture_with_ids_of_its_own_and_no_fixed_ink(page: Page) -> None:
     drawn = {picture.id: picture for picture in page.pictures}
     ids_before: set[str] = set()

@@ -59,6 +59,7 @@ def written(page: Page) -> str:
     return html_form.render(page)
 
 
+@pytest.mark.heavy
 def test_a_page_of_the_study_opens_with_its_verdict_then_says_what_to_set(page: Page, written: str) -> None:
     assert page.scoreboard is not None and len(page.scoreboard.rows) == 14
     assert page.verdict.startswith("The study's 14 claims on other models: ")
@@ -180,6 +181,7 @@ def test_speedup_and_verdict_over_depth_stand_in_a_table_a_figure_and_a_sentence
     assert drawn.id == "depth-speedup" and "INVALID" in (drawn.svg or "")
 
 
+@pytest.mark.heavy
 def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:
     """The same trials under another suite than the study's."""
     other = dataclasses.replace(study)
@@ -274,6 +276,7 @@ def test_markdown_has_no_broken_table(page: Page) -> None:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) <= 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "made", "expected"),
     [

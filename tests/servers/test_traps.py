@@ -70,6 +70,7 @@ def late(act: Callable[[], None]) -> Fault:
     return middle
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("sampling", "case", "verdict"),
     [
@@ -100,6 +101,7 @@ class Remembering(FakeServer):
             yield timings(event, draft_n=2 * event["timings"].get("draft_n", 0)) if new else event
 
 
+@pytest.mark.heavy
 def test_calls_with_one_question_are_one_session_that_goes_on_with_its_blocks(behind: Measure) -> None:
     counts = [
         [(arm.n_trials, arm.n_valid) for arm in behind(lambda event: event, repeats=repeats, n_predict=n).results]
@@ -164,6 +166,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("fault", "why", "settings"), FAULTS, ids=[why for _, why, _ in FAULTS])
 def test_a_fault_of_one_server_is_found_every_time(
     behind: Measure, fault: Fault, why: str, settings: dict[str, Any]

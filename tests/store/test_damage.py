@@ -201,6 +201,7 @@ def test_a_run_with_a_damaged_plan_is_left_out_and_the_others_are_read(path: Pat
         assert [message for message in store.damage if message.startswith("In the results database the plan of run 1")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("statement", "named"),
     [

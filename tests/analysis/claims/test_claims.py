@@ -48,6 +48,7 @@ FALCON = Arm(target="falcon", drafter="layer-skip", draft=None, alpha=0.8, optio
 QWEN = Arm(target="qwen", drafter="layer-skip", draft=None, alpha=0.05, options=COMPONENT)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("claim", "arms", "decision"),
     [

@@ -44,6 +44,7 @@ def test_a_template_that_asks_for_the_date_writes_the_same_prompt_on_another_day
     assert model.detokenize(before).startswith("Today is 26 Jul 2024. <user>Hello.")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("template", "reason"),
     [

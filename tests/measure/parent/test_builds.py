@@ -95,6 +95,7 @@ def test_homebrew_keeps_backends_in_the_folder_of_ggml_and_links_none_of_them(co
     assert "CPU" in {device.kind for device in info.devices} and info.build.startswith("b11524")
 
 
+@pytest.mark.heavy
 def test_a_worker_that_loads_another_build_measures_nothing(
     environment: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

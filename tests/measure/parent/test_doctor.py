@@ -57,6 +57,7 @@ def profile_fit(models: Library, budget: MemoryBudget | None, free_bytes: int = 
     return profile_fits([PROFILE], [SUITE], models, budget, free_bytes)[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("big_gb", "verdict"), [(9, "fits"), (11, "fits"), (12, "tight"), (15, "tight"), (16, "does not fit")]
 )
