@@ -150,27 +150,19 @@ class Endpoint:
         if (request.n_probs or not request.n_predict) and self.program.takes_template:
             return self.whole(request)
         path, body = self._body(request, stream=True)
-        first_ns, ended, events = None, False, list[Tree]()
         # How long a server may read so many tokens before its first one, whatever else it sends.
         prefill_s = min(_MOST_PREFILL_S, request.n_prompt / _SLOWEST_PREFILL_TOK_S)
+        most_events = _EVENTS_PER_TOKEN * request.n_predict + _MORE_EVENTS
         sent_ns = CLOCK.now_ns()
-        for now_ns, event in self._connection.stream(path, body, prefill_s, self._added):
-            ended = ended or event is None or any(at(event, over) for over in programs.OVER)
-            if event is None:
-                continue
-            events.append(event)
-            if first_ns is None and self._added(event):
-                first_ns = now_ns - sent_ns
-            if len(events) > _EVENTS_PER_TOKEN * request.n_predict + _MORE_EVENTS:
-                raise ServerError(
-                    f"{self.url} sent {len(events)} events where {request.n_predict} tokens were asked for."
-                )
+        arrived = self._connection.stream(path, body, prefill_s, most_events, self._added)
         total_ns = CLOCK.now_ns() - sent_ns
-        if not ended:
+        events = [event for _, event in arrived if event is not None]
+        if len(events) == len(arrived) and not any(at(event, over) for event in events for over in programs.OVER):
             raise ServerError(
                 f"The stream of {self.program.name} at {self.url} ended after {len(events)} pieces: half an answer.",
                 hint=self.program.breaks_off,
             )
+        first_ns = next((ns - sent_ns for ns, event in arrived if event is not None and self._added(event)), None)
         return self._answer(events, first_ns, total_ns)
 
     def whole(self, request: Request) -> ServerAnswer:

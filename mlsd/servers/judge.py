@@ -25,14 +25,21 @@ Key = int | str  # a token by its id, or by its text
 Row = tuple[float, float, float]  # log-probability of the best, the second and the emitted token
 
 
+def equal(answer: ServerAnswer, reference: ServerAnswer) -> bool:
+    """Whether two answers are the same tokens, or without ids the same text of as many."""
+    if answer.tokens and reference.tokens:
+        return answer.tokens == reference.tokens
+    return answer.text == reference.text and answer.n_tokens == reference.n_tokens
+
+
 def judge(
     plain: Endpoint, prompt: tuple[int, ...] | str, answer: ServerAnswer, reference: ServerAnswer
 ) -> Losslessness:
     """Compare a greedy answer with the plain server's own `reference` to the same prompt. Raises: ServerError."""
+    if equal(answer, reference):
+        return Losslessness(verdict="lossless")
     by_ids = bool(answer.tokens and reference.tokens)
     index = first_difference(answer.tokens, reference.tokens) if by_ids else None
-    if index is None and (by_ids or (answer.text == reference.text and answer.n_tokens == reference.n_tokens)):
-        return Losslessness(verdict="lossless")
     unjudged = Losslessness(verdict="not_judged", first_difference=index)
     if not (plain.program.gives_probabilities and prompt) or isinstance(prompt, str) is by_ids:
         return unjudged

@@ -11,21 +11,19 @@ from mlsd.engine.context import padded
 from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.source import Source
 from mlsd.measure.parent.blocks import Watcher
-from mlsd.measure.parent.memory import fit_together
 from mlsd.methods import METHODS
 from mlsd.models.library import LocalModel, resolve_model
-from mlsd.planning.job import Job, Slot, file_of
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.question import parse_drafter
 from mlsd.planning.suite import MOST_GAMMA
-from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, PromptRef, Sampling
+from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec
+from mlsd.servers.bench import SPECULATION, Side
 from mlsd.servers.connection import Tell, check_url
 from mlsd.servers.endpoint import Endpoint, Request, connect
 from mlsd.servers.flags import TYPES, read_binary, read_flags, speculation, type_of
 from mlsd.servers.launch import Launched, find_program, server_flags
 from mlsd.servers.measure import ServerResult, measure
-from mlsd.servers.request import SERVERS, ServerRequest
-from mlsd.servers.sides import SPECULATION, ServerModels, Side
+from mlsd.servers.request import ServerRequest
 
 UNREPORTED = "drafting not reported"  # the drafter of a rival that does not say whether it has one
 _TEMPLATE_TOKENS = 256
@@ -44,10 +42,9 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
     with ExitStack() as stack:
         tell = None if watcher is None else watcher.tell
         if request.launch is None:
-            sides, models = _given(request, stack, tell), ServerModels()
-        else:
-            sides, models = _launched(request, request.launch, prompts, stack, tell)
-        return measure(sides, request, prompts, models, db, watcher)
+            return measure(_given(request, stack, tell), request, prompts, (), db, watcher)
+        sides, files = _launched(request, request.launch, prompts, stack, tell)
+        return measure(sides, request, prompts, files, db, watcher)
 
 
 def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
@@ -135,42 +132,21 @@ def _drafts(endpoint: Endpoint) -> bool | ServerError | None:
 
 def _launched(
     request: ServerRequest, program: str, prompts: Sequence[Prompt], stack: ExitStack, tell: Tell | None
-) -> tuple[list[Side], ServerModels]:
+) -> tuple[list[Side], tuple[LocalModel, ...]]:
     if request.target is None or request.against is not None:
         raise InputError("--launch needs the target, and no --against.", hint="mlsd server --launch PROGRAM TARGET")
     binary, more = read_binary(find_program(program)), read_flags(request.flags)
     target = resolve_model(request.target, make=True)
     drafts = tuple(resolve_model(draft, make=True) for draft in request.drafts)
     arms = [(spec, gamma, draft) for spec, draft in _specs(request, drafts) for gamma in _gammas(request, spec)]
-    slots = max(request.parallel)
     n_ctx = _context(request, prompts, target, max(gamma for _, gamma, _ in arms))
-    common = server_flags(binary, str(target.path), request.engine, n_ctx, slots)
-    sides, loads = list[Side](), list[Job]()
+    common = server_flags(binary, str(target.path), request.engine, n_ctx, max(request.parallel))
+    sides = []
     for spec, gamma, draft in ((DrafterSpec(), 0, None), *arms):
         own = speculation(binary, spec, gamma, None if draft is None else str(draft.path)) if gamma else []
         server = stack.enter_context(Launched(binary, [*common, *own, *more], request.patience_s, tell))
         sides.append(Side(spec, gamma, server, must_draft=type_of(spec).startswith("draft-")))
-        loads.append(load_of(request, target, n_ctx * slots, spec, gamma, draft))
-    return sides, ServerModels(target=target, drafts=drafts, together=fit_together(loads))
-
-
-def load_of(
-    request: ServerRequest, target: LocalModel, n_ctx: int, spec: DrafterSpec, gamma: int, draft: LocalModel | None
-) -> Job:
-    """What a server opens, counted as if our own engine did; sampled, for nothing is judged in it."""
-    case = Case(
-        suite=SERVERS,
-        target=target.ref,
-        prompt=PromptRef(key="", sha256="", n_tokens=n_ctx),
-        n_predict=request.n_predict,
-        drafter=spec if spec.name in METHODS else DrafterSpec(),
-        gamma=gamma,
-        sampling=Sampling(temperature=1.0),
-        engine=replace(request.engine, n_ctx=n_ctx),
-    )
-    slot = Slot(case=case, case_id=case.id, block=0, repeat=0, position=0)
-    models = () if draft is None else (file_of(draft),)
-    return Job(target=file_of(target), models=models, prompts={}, slots=(slot,))
+    return sides, (target, *drafts)
 
 
 def _specs(request: ServerRequest, drafts: tuple[LocalModel, ...]) -> list[tuple[DrafterSpec, LocalModel | None]]:

@@ -276,7 +276,7 @@ def _server(range_: Range, rng: random.Random) -> Iterator[Shot]:
 
         other = {"ollama": (), "lm-studio": ("--draft", "d")}.get(dialect, ("--against", plain.url))
         settings = ("--n-predict", "4", "--repeats", "1", "--patience", "0.3", "--db", str(database))
-        limits = mock.patch.multiple("mlsd.servers.connection", _ANSWER_S=2.0, _STREAM_BYTES=4 << 20)
+        limits = mock.patch.multiple("mlsd.servers.connection", _ANSWER_S=2.0, _ANSWER_BYTES=4 << 20)
         with mock.patch.dict(os.environ, {"MLSD_SERVER_KEY": SECRET}), limits:
             yield Shot(("server", server.url, *other, *settings), wanted=judge)
 

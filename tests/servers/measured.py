@@ -5,10 +5,10 @@ from pathlib import Path
 
 from mlsd.planning.prompts import Prompt, load_prompt, text_sha256
 from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.servers.bench import SPECULATION, Side
 from mlsd.servers.endpoint import Endpoint
 from mlsd.servers.measure import ServerResult, measure
 from mlsd.servers.request import ServerRequest
-from mlsd.servers.sides import SPECULATION, ServerModels, Side
 
 ONE_THREAD = EngineOptions(n_threads=1)
 
@@ -25,7 +25,7 @@ def pair(
     sides = [Side(DrafterSpec(), 0, plain), Side(DrafterSpec(name=SPECULATION), gamma, other)]
     settings: dict[str, object] = {"n_predict": 48, "repeats": 2, "engine": ONE_THREAD, **more}
     given = [load_prompt(p) if isinstance(p, str) else p for p in prompts or ("code",)]
-    return measure(sides, ServerRequest(**settings), given, ServerModels(), db)
+    return measure(sides, ServerRequest(**settings), given, (), db)
 
 
 def reasons(result: ServerResult, arm: str = "sd") -> list[str]:

@@ -113,7 +113,7 @@ def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_pat
 @pytest.mark.parametrize("attack", ENDLESS)
 def test_an_answer_without_end_ends_in_one_message(attack: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlsd.servers.connection._ANSWER_S", 1.0)
-    monkeypatch.setattr("mlsd.servers.connection._STREAM_BYTES", 4 << 20)
+    monkeypatch.setattr("mlsd.servers.connection._ANSWER_BYTES", 4 << 20)
 
     def raw(path: str, send: Send) -> bool:
         if path == page:

@@ -67,7 +67,8 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
         assert all(0.9 < clock < 1.1 for clock in clocks), clocks
         lines = rival(arms)[0]
         assert str(other.effect) in lines and "plain" not in str(other.decision)
-        assert fails or str(other.decision).startswith(other.effect)
+        # Starved of their processor answers may take no longer than those of one token, and nothing is compared.
+        assert fails or str(other.decision).startswith((other.effect, "not compared"))
         found.append((other.effect, result.stopped))
     for (effect, stopped), sure in zip(found, ("faster", "slower"), strict=True):
         # A busy machine may leave it open, not turn it.

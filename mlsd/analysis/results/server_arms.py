@@ -6,6 +6,7 @@ from mlsd.records import NO_DRAFTER, Status, Trial
 from mlsd.servers.flags import flags_of
 from mlsd.servers.request import SERVERS
 from mlsd.stats import Percentiles, grouped, percentiles
+from mlsd.trials.decisions import times
 from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over
 from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
@@ -70,9 +71,7 @@ def server_costs(trials: Sequence[Measured]) -> list[str]:
         for of, clock in ((speed, "its own clock"), (client_speed, "the client's clock")):
             found = speed_over(pools["engine", arm], pools["server", arm], of)
             if found is not None:
-                lines.append(
-                    f"The server's {words} runs at {found.words(2, 'x', '({} .. {})')} of our loop's speed by {clock}."
-                )
+                lines.append(f"The server's {words} runs at {times(found)} of our loop's speed by {clock}.")
     return lines + _round_differences(pools["engine", "sd"], pools["server", "sd"])
 
 
@@ -141,14 +140,12 @@ def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
     for arm in alone[1:]:
         first, name = alone[0], row_name(arm)
         base = row_name(first)
-        if arm.standing is None and any(map(is_unusable, (*first.trials, *arm.trials))):
-            lines.append(f"{name} against {base} is not decided yet: not every answer can be used.")
-        elif arm.ratio is None or arm.effect == "not decided yet":
-            how = "" if arm.ratio is None else f": {arm.ratio.words(2, 'x', '({} .. {})')} of its tok/s"
-            lines.append(f"{name} against {base} is not decided yet{how}.")
+        if arm.standing is not None:
+            lines.append(f"Against {base}, {name} {arm.standing.finding}.")
         else:
-            effect = f"is {arm.effect}" if arm.effect != "no difference" else "does not differ by more than 3 %"
-            lines.append(f"{name} {effect}: {arm.ratio.words(2, 'x', '({} .. {})')} of the tok/s of {base}.")
+            unusable = any(map(is_unusable, (*first.trials, *arm.trials)))
+            why = ": not every answer can be used" if unusable else ""
+            lines.append(f"{name} against {base} is not decided yet{why}.")
     for arm in alone:
         parts = [
             f"{100 * rate:.0f} % of {of}"

@@ -41,7 +41,7 @@ _LONGER = 1.5  # than the shortest trial that can be decided
 @shared.repeats_option("Blocks; each holds every arm once.", default=3)
 @shared.until_option(
     "Measure as many blocks as needed. decided: until each arm is decided or can no longer win. 2%: until the best "
-    "speedup is also known to 2 %. Servers that mlsd starts have a new process for each turn."
+    "speedup is also known to 2 %."
 )
 @shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
 @shared.temperature_option
@@ -75,8 +75,8 @@ def server(
     """Print whether a server's speculation is faster and its output the same; or which of two servers is faster.
 
     Give the server without speculation with --against; Ollama, and LM Studio with --draft NAME, switch it off by
-    request. With --launch, SERVERS is a target's path or id: both servers are started here and stopped afterwards. Two
-    URLs are compared as they are. An API key is read from MLSD_SERVER_KEY and never stored.
+    request. With --launch, SERVERS is a target's path or id: servers are started here, one for each turn. Two URLs
+    are compared as they are. An API key is read from MLSD_SERVER_KEY and never stored.
     """
     from mlsd.analysis.results.server_arms import recommend, rival, server_answers, server_costs
     from mlsd.measure.parent.race import STOPPED

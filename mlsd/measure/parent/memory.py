@@ -359,14 +359,6 @@ def fit_here(
     )
 
 
-def fit_together(loads: Sequence[Job]) -> bool:
-    """Whether the machine holds all these loads at once, each in a process of its own. Raises: WorkerError."""
-    _, memory = judge_here(loads)
-    sizes = [load.total_bytes or load.weights_bytes or 0 for load in memory]
-    limit = memory[0].limit_bytes
-    return limit is None or sum(sizes) <= limit
-
-
 def judge_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...]]:
     """The machine at hand, and what each load takes of it, refused or not; all files are here. Raises: WorkerError."""
     files = {file.ref.id: file for load in loads for file in load.files}

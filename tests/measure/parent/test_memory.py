@@ -23,22 +23,18 @@ from mlsd.measure.parent.memory import (
     JUDGING,
     LoadMemory,
     ask_memory,
-    fit_together,
-    judge_here,
     judge_loads,
     size_models,
 )
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
-from mlsd.models.library import Library, LocalModel
+from mlsd.models.library import Library
 from mlsd.models.manifest import LocalFile, Manifest
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand, known_models, plan_bench
 from mlsd.planning.suite import Profile, find_profile, load_suites
-from mlsd.records import DrafterSpec, EngineOptions, ModelRef
-from mlsd.servers.open import load_of
-from mlsd.servers.request import ServerRequest
-from mlsd.units import GB, GIB, MIB
+from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.units import GB, GIB
 from tests.measure.examples import ENVIRONMENT, quick_bench
 
 # Memory in GiB -> the least `recommendedMaxWorkingSetSize` (MB) that logs of llama.cpp on such Macs were seen to print.
@@ -134,19 +130,6 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(shallow: Judged) -> None:
 
 
 @pytest.mark.heavy
-def test_servers_fit_together_only_with_their_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "shallow.gguf"
-    write_hollow(path, plan_synthetic("qwen3.5-0.8b", n_layers=4))
-    target = LocalModel(ref=ModelRef(id="t", sha256="a" * 64, n_bytes=100 * MIB), path=path)
-    alone = load_of(ServerRequest(engine=EngineOptions(n_threads=1)), target, 8192, DrafterSpec(), 0, None)
-    judged = judge_here([alone])[1][0]
-    assert judged.kv_bytes and judged.states_bytes and judged.weights_bytes == 100 * MIB
-    for bytes_beyond_weights, together in ((2 * (judged.total_bytes or 0) - 200 * MIB, True), (0, False)):
-        budget = MemoryBudget(limit_bytes=200 * MIB + bytes_beyond_weights, most_bytes=1 << 60, basis="")
-        monkeypatch.setattr("mlsd.measure.parent.memory.memory_budget", lambda *_, budget=budget: budget)
-        assert fit_together([alone, alone]) == together
-
-
 def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Job, LoadMemory]:
     asked = {"drafters": drafters, "gammas": (2, 6), "prompts": ("length-64",), "n_predict": 32, "repeats": 2}
     request = quick_bench(target, *drafts, **asked)
