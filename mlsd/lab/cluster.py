@@ -279,10 +279,11 @@ async def _serve_machine(joining: Joining) -> None:
 
     host = urlsplit(joining.address).hostname or ""
     kind = _without_http(_distributed().Worker)
-    machine.cards.append(machine.read_card(EngineOptions()))
+    card = machine.read_card(EngineOptions())
+    machine.cards.append(card)
     with contextlib.suppress(OSError):  # where there is no scheduler; a TimeoutError among them
         worker = await kind(
-            joining.address, nthreads=1, resources={"machine": 1} | ({_PULLS: 1} if joining.may_pull else {}),
+            joining.address, nthreads=1, resources={card.place: 1} | ({_PULLS: 1} if joining.may_pull else {}),
             memory_limit=0, heartbeat_interval="5s", death_timeout=30, name=uuid.uuid4().hex[:12],
             # The address from which it speaks to the scheduler: nobody else needs to reach it.
             host=_in_url(get_ipv6(host) if ":" in host else get_ip(host)), security=_security(joining.certificate),
@@ -290,9 +291,7 @@ async def _serve_machine(joining: Joining) -> None:
         await worker.finished()
 
 
-def measure_task(
-    request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: tuple[str, bytes]
-) -> RunOutcome:
+def measure_task(request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: bytes) -> RunOutcome:
     """`machine.measure` as a task, which ends with this process when it is cancelled or the scheduler is gone."""
     from distributed import get_worker
 
@@ -338,17 +337,19 @@ class Cluster:
             ) from error
         return set(identity["workers"])
 
-    def submit(self, address: str, function: Callable[..., Any], *arguments: Any) -> MachineTask:
-        """Let one machine do something when it does nothing else."""
+    def submit(self, place: str, function: Callable[..., Any], *arguments: Any) -> MachineTask:
+        """Let a machine of a place (`Card.place`) do something, as soon as one is here that does nothing else."""
         future = self._client.submit(
-            function, *arguments, key=f"{function.__name__}-{secrets.token_hex(16)}", workers=[address],
-            allow_other_workers=False, resources={"machine": 1}, retries=0, pure=False,
+            function, *arguments, key=f"{function.__name__}-{secrets.token_hex(16)}", resources={place: 1}, retries=0,
+            pure=False,
         )  # fmt: skip
         return MachineTask(future)
 
     def ask(self, function: Callable[..., Any], *arguments: Any, of: Iterable[str] | None = None) -> dict[str, Any]:
         """What the machines answer at once, whatever they do, by address; one that is gone is left out."""
         workers = None if of is None else list(of)
+        if workers == []:
+            return {}
         with contextlib.suppress(OSError, TimeoutError, ValueError):
             answers: dict[str, Any] = self._client.run(function, *arguments, workers=workers, on_error="ignore")
             return answers

@@ -36,12 +36,14 @@ class Card(Record, frozen=True, kw_only=True):
     conditions: Conditions  # as it joined
 
     @property
-    def key(self) -> str:
-        return environment_key(self.environment)
+    def place(self) -> str:
+        """Equal for all that joins from one machine."""
+        return f"host {self.environment.host}"
 
     @property
     def name(self) -> str:
-        return f"{self.environment.chip or self.environment.machine}, {self.environment.backend} ({self.key[:8]})"
+        key = environment_key(self.environment)
+        return f"{self.environment.chip or self.environment.machine}, {self.environment.backend} ({key[:8]})"
 
 
 class Doing(Record, frozen=True, kw_only=True):
@@ -110,8 +112,8 @@ def discard(study: str) -> None:
 
 
 def measure(
-    request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: tuple[str, bytes], *,
-    may_pull: bool, wanted: Callable[[], bool],
+    request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: bytes, *, may_pull: bool,
+    wanted: Callable[[], bool],
 ) -> RunOutcome:  # fmt: skip
     """Run suites here as `mlsd run` does, going on with what the coordinator knows of machines like this one.
 
@@ -121,10 +123,9 @@ def measure(
     engine = msgspec.structs.replace(engine, n_threads=threads_of(engine))
     overrides, library = msgspec.structs.replace(request.overrides, engine=engine), Library(request.library.manifest)
     request = msgspec.structs.replace(request, library=library, overrides=overrides)
-    key, data = known
-    if data:
-        with Store.open(_path(study)) as store, unpacked(data) as theirs:
-            merge(store, theirs, key=key)
+    if known:
+        with Store.open(_path(study)) as store, unpacked(known) as theirs:
+            merge(store, theirs, key=environment_key(read_card(engine).environment))
     over = threading.Event()
 
     def end_when_not_wanted() -> None:
