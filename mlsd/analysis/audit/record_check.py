@@ -1,4 +1,4 @@
-"""Checking a record of somebody else's study: its identities, the audit of every row, what it says of models.
+"""Checking a record of somebody else's study: its identities, and the audit of every row.
 
 Every identity between its counts, times, outputs and hashes must hold. What holds within one value, and between a
 trial's rounds and their sums, is checked where any database is read (`store`). Its outputs are decoded again by whoever
@@ -8,7 +8,7 @@ has it checked: nothing here measures.
 import datetime
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,22 +17,17 @@ from mlsd.analysis.results import comparability
 from mlsd.audits.check import audit
 from mlsd.audits.trials import database_context
 from mlsd.engine.losslessness import first_difference
-from mlsd.errors import AnalysisError, MlsdError
+from mlsd.errors import AnalysisError
 from mlsd.formats.decode_again import DecodedAgain
 from mlsd.formats.record import RecordFile, n_superseded, opened_record
-from mlsd.gguf_tools.read import model_facts
-from mlsd.models.library import Library
-from mlsd.planning.plan import block_number
 from mlsd.planning.prompts import shipped_prompt_sha256
 from mlsd.records import Case, Environment, ModelFacts, Record, Status
 from mlsd.stats import grouped
 from mlsd.store.rows import Coverage, Run, environment_key
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
 from mlsd.trials.identities import broken
 from mlsd.trials.results import Measured
 
-_COUNTED_BLOCKS = 1 << 20  # those of servers are counted from 0, others have the hash of their content as number
 _SLACK = datetime.timedelta(seconds=1)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDERS = re.compile(rb"/(?:Users|home|root|private|var|tmp|mnt|Volumes)/|[A-Z]:\\\\")
@@ -74,7 +69,6 @@ def verify(path: Path, decode: Callable[[Iterable[Measured]], DecodedAgain]) -> 
             rows, impossible = _audit(store)
             found += impossible
             decoded = decode(trials)
-            found += _of_facts(store.models().values())
             found += [Problem(where=f"trial {i}", rule="decoded again", sentence=text) for i, text in decoded.problems]
         cards = {environment_key(run.environment): run.environment for run in store.runs()}
         n_again = n_superseded(store)
@@ -114,24 +108,6 @@ def _audit(store: Store) -> tuple[Counter[str], list[Problem]]:
     return counts, found
 
 
-def _of_facts(models: Iterable[ModelFacts]) -> Iterator[Problem]:
-    """What the record says of models that are here, against their files."""
-    library = Library()
-    for stored in models:
-        try:
-            model = library.resolve(stored.ref.id)
-            if model.ref.sha256 != stored.ref.sha256:
-                continue
-            read = model_facts(model.path, ref=stored.ref)
-        except MlsdError:
-            continue
-        for name in stored.__struct_fields__:
-            own, there = getattr(stored, name), getattr(read, name)
-            if own is not None and own != there:
-                sentence = f"its {name} is {own}, the file's {there}"
-                yield Problem(where=f"model {stored.ref.id}", rule="model facts", sentence=sentence)
-
-
 # --- identities -------------------------------------------------------------------------------------------------
 
 Found = Iterator[tuple[str, str]]  # rule, sentence
@@ -161,7 +137,7 @@ def _parts(store: Store, data: bytes) -> Iterator[tuple[str, Iterable[tuple[str,
         yield f"case {case_id}", _of_case(case_id, case, models)
     for one in trials:
         yield f"trial {one.id}", _of_trial(one, runs[one.run_id], models.get(one.case.target.key))
-    yield "the trials", _of_blocks(trials, runs)
+    yield "the trials", _of_blocks(trials)
     yield "the trials", _of_outputs(trials)
     if not all(_covers(coverage, models.get(coverage.model_key)) for _, coverage in store.figures(Coverage)):
         yield "the machine's figures", [("coverage", "experts were chosen that cannot be")]
@@ -256,45 +232,15 @@ def _of_outputs(trials: Iterable[Measured]) -> Found:
                 yield "output", f"{said}: not so"
 
 
-def _of_blocks(trials: Sequence[Measured], runs: Mapping[int, Run]) -> Found:
+def _of_blocks(trials: Iterable[Measured]) -> Found:
     """A block is measured once in a run, arm after arm: who moves a trial to another pairs it with another."""
-
-    def block_of(place: str) -> Iterator[tuple[int, list[Measured]]]:
-        groups = grouped(trials, lambda one: (getattr(one, place), one.case.suite, one.trial.block))
-        return ((block, own) for (*_, block), own in groups.items())
-
-    for block, own in block_of("run_id"):
+    for (run, _, block), own in grouped(trials, lambda one: (one.run_id, one.case.suite, one.trial.block)).items():
         in_time = sorted((one.trial for one in own), key=lambda trial: trial.started_at)
-        places, run = [trial.position for trial in in_time], own[0].run_id
+        places = [trial.position for trial in in_time]
         if places != sorted(set(places)) or len({trial.case_id for trial in in_time}) != len(in_time):
             yield "block", f"run {run}, block {block}: its trials do not follow each other, each of another case"
         if len({trial.repeat for trial in in_time}) > 1:
             yield "block", f"run {run}, block {block} is of two repeats"
-    for block, own in block_of("environment_key"):
-        if block < _COUNTED_BLOCKS or not all(runs[one.run_id].status == "finished" for one in own):
-            continue
-        case_ids, first = {one.trial.case_id for one in own}, own[0]
-        sides = ("", "1", "control")  # of `compare`
-        numbers = [block_number(first.trial.repeat, case_ids, side) for side in sides]
-        whole = block in numbers and {one.trial.position for one in own} == set(range(len(own)))
-        if not whole and not _raced(own, trials, runs[first.run_id]):
-            yield "block", f"block {block} is not that of its cases and its repeat, {numbers[0]}"
-
-
-def _raced(own: Sequence[Measured], trials: Iterable[Measured], run: Run) -> bool:
-    """Whether a block is what was left of a planned one: in a race arms drop out, and none comes back."""
-    if run.decides is None or run.decides.stopping != Stopping.SEQUENTIAL:
-        return False
-
-    def place(case: Case) -> tuple[object, ...]:
-        return case.suite, case.target, case.prompt, case.n_predict, case.engine, case.sampling
-
-    first, positions = own[0], {one.trial.position for one in own}
-    planned = [one for one in trials if one.run_id == run.id and place(one.case) == place(first.case)]
-    case_ids, there = {one.trial.case_id for one in planned}, {one.trial.case_id for one in own}
-    later = {one.trial.case_id for one in planned if one.trial.repeat > first.trial.repeat}
-    whole = first.trial.block == block_number(first.trial.repeat, case_ids) and len(positions) == len(own)
-    return whole and max(positions) < len(case_ids) and not later & (case_ids - there)
 
 
 def _moment(text: str) -> datetime.datetime:

@@ -20,7 +20,7 @@ from tests.hostile.mutate import VALUES
 
 TIED = {  # counts, times, outputs and hashes, from which others follow
     "trial": ["case_id", "each_round"],
-    "block": ["number", "environment_key", "run_id"],
+    "block": ["environment_key", "run_id"],
     "case": [name for name in COPIED["case"].split() if name not in ("run_id", "arm")],
     "model": ["sha256", "key"],
     "run": ["environment_key"],
