@@ -31,7 +31,7 @@ class Generation(Record, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
     rounds: tuple[Round, ...]
     prefill_ns: int | None  # target: prompt in, first token out; None: its memory was there
-    draft_prefill_ns: int | None
+    draft_prefill_ns: int  # the drafter: prompt and first token in, or its memory back
     decode_ns: int  # first token to last
     ended_by_eog: bool
     past: tuple[int, ...] = ()  # what the target's memory should hold after the prompt: all but the newest token
@@ -97,7 +97,7 @@ def generate(
         rounds=tuple(rounds),
         prefill_ns=None if is_held else t2 - t1,
         # A drafter that reads the target's own rows can take in the prompt only after the target has.
-        draft_prefill_ns=None if is_held else (t1 - t0) + (t3 - t2),
+        draft_prefill_ns=(t1 - t0) + (t3 - t2),
         decode_ns=loop.end_ns - t4,
         ended_by_eog=loop.ended_by_eog,
         past=(*loop.output[: loop.n_before], *loop.accepted),

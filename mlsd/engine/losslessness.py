@@ -32,8 +32,7 @@ Widths = tuple[int, ...]  # of the passes that a text is fed in
 _N_FIXED_TOKENS = 8  # that every memory is continued with, in one pass
 _N_TOP_LOGITS = 50  # of each row that count; the rest of a vocabulary is never chosen
 _N_EXTRA_POSITIONS = 256  # beyond the text, for the fixed tokens
-# Tokens. Runs read a longer prompt once, all but its last token; so does the judge, where copies of memory prove right.
-_LONG_PROMPT = 512
+_LONG_PROMPT = 64  # tokens; a longer one is read once, and its memory copied where copies prove right
 # How far a live memory may be from the nearest fed one: in noises (the largest distance of fed ones among each other),
 # and at least, as a share of the spread of logits. Between the worst honest case (1.78) and the nearest broken one
 # (1.85) of the trees on which it was set (benchmarks/truth_losslessness.py); chains lie far from both.
@@ -53,7 +52,6 @@ class Feeding(Record, frozen=True, kw_only=True):
     """In which passes a text is fed."""
 
     widths: Widths  # of the passes behind the prompt
-    splits_prompt: bool = False  # the last token of the prompt comes in a pass of its own
     n_from_prompt: int = 0  # last tokens of the prompt that fill up the first pass of a short text
     flash_attention: str | None = None  # None: as runs have it
 
@@ -70,11 +68,7 @@ class FedText(Record, frozen=True, kw_only=True):
 
     @property
     def token_by_token(self) -> Feeding:
-        return Feeding(widths=(1,) * len(self.tokens), splits_prompt=self._has_long_prompt)
-
-    @property
-    def _has_long_prompt(self) -> bool:
-        return len(self.prompt) >= _LONG_PROMPT
+        return Feeding(widths=(1,) * len(self.tokens))
 
     def feedings(self) -> Iterator[Feeding]:
         """How the text is fed, those of the fewest passes first.
@@ -86,11 +80,9 @@ class FedText(Record, frozen=True, kw_only=True):
         n = len(self.tokens)
         widest = self.widest if self.widest > 1 else _N_FIXED_TOKENS  # of a plain run anything wide
         n_from_prompt = max(min(widest - n, len(self.prompt) - 1), 0) if n else 0
-        splits_prompt = self._has_long_prompt and not n_from_prompt
-        in_full_passes = Feeding(widths=full(n, widest), splits_prompt=splits_prompt, n_from_prompt=n_from_prompt)
+        in_full_passes = Feeding(widths=full(n, widest), n_from_prompt=n_from_prompt)
         as_accepted = msgspec.structs.replace(in_full_passes, widths=self.accepted)
         n_first = min(n % widest or widest // 2, n)
-        # Of a long prompt all comes in one pass here.
         shifted = Feeding(widths=(*full(n_first, max(n_first, 1)), *full(n - n_first, widest)))
         yield from dict.fromkeys((in_full_passes, as_accepted, shifted, self.token_by_token))
         if self.tree != "off":
@@ -275,8 +267,8 @@ class FedContext:
     def __init__(self, open_context: Callable[[ContextOptions], Context], options: ContextOptions) -> None:
         self._open, self._options = open_context, options
         self._inner: Context | None = None
-        # The memory behind a long prompt and the last row of its logits, by how it was read; None: no copy of it holds.
-        self._prompts: dict[tuple[tuple[int, ...], bool], tuple[Any, Logits] | None] = {}
+        # The long prompt that was read last, the memory behind it and its last row of logits; None where no copy holds.
+        self._prompt: tuple[tuple[int, ...], tuple[Any, Logits] | None] = ((), None)
 
     def close(self) -> None:
         if self._inner is not None:
@@ -334,19 +326,18 @@ class FedContext:
 
     def _read(self, context: Context, prompt: tuple[int, ...], feeding: Feeding) -> Logits:
         """Bring a prompt into the empty context; the logits behind it."""
-        is_kept = len(prompt) >= _LONG_PROMPT and feeding.flash_attention is None and not feeding.n_from_prompt
-        key, prompt = (prompt, feeding.splits_prompt), prompt[: len(prompt) - feeding.n_from_prompt]
-        kept = self._prompts.get(key) if is_kept else None
-        if kept is not None:
-            context.set_memory(kept[0], len(prompt))
-            return kept[1]
-        for part in (prompt[:-1], prompt[-1:]) if feeding.splits_prompt else (prompt,):
-            context.decode(part)
+        if feeding.flash_attention is not None or feeding.n_from_prompt or len(prompt) < _LONG_PROMPT:
+            context.decode(prompt[: len(prompt) - feeding.n_from_prompt])
+            return context.logits()
+        known, copied = self._prompt
+        if known == prompt and copied is not None:
+            context.set_memory(copied[0], len(prompt))
+            return copied[1]
+        context.decode(prompt)
         row = context.logits()
-        if is_kept and key not in self._prompts:
+        if known != prompt:
             memory = context.copy_memory()
-            of_prompt = {other: kept for other, kept in self._prompts.items() if other[0] == prompt}
-            self._prompts = {**of_prompt, key: (memory, row) if self.copies_are_right(context) else None}
+            self._prompt = prompt, (memory, row) if self.copies_are_right(context) else None
             context.clear()
             return self._read(context, prompt, feeding)
         return row
@@ -466,7 +457,9 @@ class Judge:
         rows = self._context.follow_copy(context.copy_memory(), context.n_past)
         nearest, noise, limit, most, spread = math.inf, 0.0, 0.0, 0.0, 0.0
         fed: list[Feeding] = []
-        for feeding in text.feedings():
+        _, fed_before = self._fed.get((text.prompt, text.tokens), (None, dict[Feeding, Floats]()))
+        earlier = [feeding for feeding in fed_before if feeding.flash_attention is None]
+        for feeding in dict.fromkeys((*earlier, *text.feedings())):  # first those that an earlier run of it was fed in
             behind = self._feed(text, feeding)
             if behind is None:
                 continue

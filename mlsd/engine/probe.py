@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -234,48 +234,52 @@ class _Trial:
         self._rejected = _text(context, gamma + 1)[::-1]
         half = (gamma + 1) // 2
         self._depths = {half} if is_long else {1, half, gamma}
-        self._memory = None  # a copy of the memory behind a prefix that is read once
+        self._memory: Any = None  # a copy of the memory behind the prefix, which is read once
         self._cuts = (_cut_into(n_text, 1), _cut_into(n_text, gamma + 1), _cut_into(n_text, gamma + 1, half))
 
     def differences(self) -> tuple[float, float, float]:
         """How far the worst rollback is off, up to where rounding goes, and how far rejected tokens that stay are off.
 
-        Behind a long text the memories that are compared with grow from a copy of the one that is rolled back: a copy
-        that lies makes a strategy look inexact, never exact.
+        Where the memories that are compared with grow from a copy of the one that is rolled back, a copy that lies
+        makes a strategy look inexact, never exact.
         """
         if self._use.strategy == "snapshots" and not self._context.n_snapshots:
             raise EngineError("the engine keeps no snapshots for this architecture")
         rolled = [(depth, self._follow(depth, keeps_rejected=False)) for depth in sorted(self._depths, reverse=True)]
-        ignored = self._follow(1, keeps_rejected=True)
-        feedings = [_feed(self._context, self._begin(), self._true, widths) for widths in self._cuts]
+        ignored, feedings = self._follow(1, keeps_rejected=True), list[Logits]()
         n_kept = self._n_accepted
-        worst = max(_nearest(rows, feedings, n_kept(depth)) for depth, rows in rolled)
-        return worst, _tolerance(feedings), _nearest(ignored, feedings, n_kept(1))
+        for widths in self._cuts:
+            feedings.append(self._fed(widths))
+            if len(feedings) > 1:
+                worst = max(_nearest(rows, feedings, n_kept(depth)) for depth, rows in rolled)
+                tolerance, control = _tolerance(feedings), _nearest(ignored, feedings, n_kept(1))
+                if worst <= tolerance < control:
+                    break  # another feeding brings the nearest nearer, and rounding goes further
+        return worst, tolerance, control
+
+    def _fed(self, widths: Sequence[int]) -> Logits:
+        """The logits after each token of the text, fed so that all of it stays."""
+        self._begin()
+        return _feed(self._context, None, self._true, widths)
 
     def _n_accepted(self, depth: int) -> int:
         """Tokens of a round that stay: a target's holds the newest committed token beside the gamma proposed."""
         return self._use.gamma + (self._use.role == "target") - depth
 
-    def _begin(self) -> Sequence[int] | None:
-        """What to read before a round; None where a copy of it is in place."""
-        if self._use.behind != "long text":
-            return self._prefix
+    def _begin(self) -> None:
+        """Bring the prefix into the context, from a copy once it was read."""
         if self._memory is None:
             self._context.clear()
             self._context.decode(self._prefix)
             self._memory = self._context.copy_memory()
         else:
             self._context.set_memory(self._memory, len(self._prefix))
-        return None
 
     def _follow(self, depth: int, *, keeps_rejected: bool) -> Logits:
         """The logits after each token that follows a round of which so many positions were rejected."""
         context, n_accepted = self._context, self._n_accepted(depth)
         accepted, rejected = self._true[:n_accepted], self._rejected[:depth]
-        prefix = self._begin()
-        if prefix is not None:
-            context.clear()
-            context.decode(prefix)
+        self._begin()
         strategy = make_rollback(self._use.strategy, context)
         strategy.mark()
         if self._use.role == "target":

@@ -42,7 +42,9 @@ TRIALS: tuple[Column, ...] = (  # of rows by name
     _column("started_at", "", "ISO 8601, UTC"),
     _column("n_prompt", "n", "prompt tokens", "prompt tokens", detail=True),
     _column("n_tokens", "n", "output tokens, the first included", "tokens", detail=True),
-    _column("prefill_ns", "n", "target prefill, up to the first output token"),
+    _column(
+        "prefill_ns", "n", "target prefill, up to the first output token: timed once for arms whose contexts read alike"
+    ),
     _column("draft_prefill_ns", "n", "what reading the prompt takes the draft"),
     _column("decode_ns", "n", "from the first output token to the last"),
     _column("load_ns", "n", "loading of the models, in the first trial of a process"),

@@ -18,7 +18,7 @@ from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import report_progress
 from mlsd.records import BackendInfo, ModelRef
 
-_FORMAT = 6  # raise it when the probe changes what it tests
+_FORMAT = 7  # raise it when the probe changes what it tests
 
 
 class ProbeCache:

@@ -65,8 +65,12 @@ def test_the_prefill_of_each_arm_is_timed_once_and_every_trial_writes_what_plain
     assert all(trial.valid and trial.prefill_ns is None for trial in again), "an earlier session has timed them"
 
 
-def test_a_session_reads_a_prompt_once_for_each_time_that_it_states(tiny: Path, reads: list[int]) -> None:
-    job = job_of(tiny, "qwen35", methods=("pld",))
+@pytest.mark.parametrize(("name", "n_kinds"), [("llama", 1), ("qwen35", 2)])
+def test_a_session_reads_a_prompt_once_for_each_kind_of_context_and_once_to_judge(
+    tiny: Path, reads: list[int], name: str, n_kinds: int
+) -> None:
+    """Snapshots make another kind of context of a recurrent target; a look-up leaves a plain one as it is."""
+    job = job_of(tiny, name, methods=("pld",))
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
         for case in job.cases.values():
             arms.check(case)
@@ -76,8 +80,9 @@ def test_a_session_reads_a_prompt_once_for_each_time_that_it_states(tiny: Path, 
             arms.warm_up(slot.case)
             done.append(arms.run(slot))
     counts = sorted(reads.count(n_prompt) for n_prompt in {trial.n_prompt or 0 for trial in done})
-    assert counts[0] == 2, "once for each of two arms"
-    assert sum(counts) <= 6, "and the first text again in the context of the judge, who compares memories once"
+    assert counts[0] == n_kinds and sum(counts) <= 2 * n_kinds + 2, "the judge reads each text of two once"
+    by_text = {(trial.n_prompt, trial.prefill_ns) for trial in done if trial.prefill_ns}
+    assert len(by_text) == 2 * n_kinds, "arms of one kind state the one time"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1", "gemma3"])

@@ -39,7 +39,7 @@ from mlsd.measure.messages import now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights, open_reporting
 from mlsd.measure.stage_clock import StageClock
 from mlsd.measure.worker.conversation import Prompts, answer_text, trial_rng
-from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
+from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts, reading_options
 from mlsd.measure.worker.timing import MOST_UNTIMED, is_steady
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
@@ -179,6 +179,8 @@ class Arms:
         self._saved = SavedPrompts(CopyProofs(self._models.ref))
         self._timed_prefills = set(job.timed_prefills)
         self._prefills: dict[tuple[str, tuple[int, ...]], _Prefill] = {}  # of trials to come
+        self._target_prefills: dict[tuple[ContextOptions, tuple[int, ...]], int | None] = {}
+        self._finite = set[ContextOptions]()  # kinds of contexts whose logits were seen to be finite
         n_ctx = self._prompts.longest + self._n_predict
         if self.target.n_ctx_train:
             n_ctx = min(n_ctx, self.target.n_ctx_train)  # beyond it a model writes nonsense; such trials are refused
@@ -292,14 +294,25 @@ class Arms:
             self._saved.draft(context, tokens)
 
     def _time_prefill(self, case: Case, arm: _Arm, prompt: tuple[int, ...]) -> None:
-        """Read a prompt anew for its time, once for each arm and text; generations go on from copies."""
+        """Read a prompt anew for its time, once for each arm and text; generations go on from copies.
+
+        Targets whose contexts are of one kind read it alike, so the first of these arms reads it for all.
+        """
         if arm.context.options.kind != "plain" or case.id in self._timed_prefills:
             return  # what is read for its rows is read and timed each time
-        with self._saved.anew():
+        key, is_first = (reading_options(arm.context), prompt), self._is_read_anew(case, arm, prompt)
+        with self._saved.anew(target=is_first):
             run = self._decode(arm, prompt, GenerationLimits(n_predict=1, gamma=case.gamma), sampling=case.sampling)
-        self._saved.keep(arm.context, prompt)
+        if is_first:
+            self._target_prefills[key] = run.prefill_ns
+            self._saved.keep(arm.context, prompt)
         self._timed_prefills.add(case.id)
-        self._prefills[case.id, prompt] = _Prefill(run.prefill_ns, run.draft_prefill_ns)
+        self._prefills[case.id, prompt] = _Prefill(self._target_prefills[key], run.draft_prefill_ns)
+
+    def _is_read_anew(self, case: Case, arm: _Arm, prompt: tuple[int, ...]) -> bool:
+        """Whether an arm reads a prompt for the time that it takes the target."""
+        key = reading_options(arm.context), prompt
+        return case.id not in self._timed_prefills and key not in self._target_prefills
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
@@ -317,13 +330,15 @@ class Arms:
         limits = GenerationLimits(n_predict=n_predict, gamma=case.gamma)
         with self._using(case) as arm, self.stages.of("warm-up"):
             prompt = self.prompt(case)
-            arm.context.clear()
-            arm.context.decode(prompt if whole else prompt[:_FIRST_PASS])
+            if whole or self._is_read_anew(case, arm, prompt):
+                arm.context.clear()
+                arm.context.decode(prompt if whole else prompt[:_FIRST_PASS])
             with self.stages.of("prefill"):
                 self._time_prefill(case, arm, prompt)
             self._decode(arm, prompt, limits, sampling=case.sampling, on_round=on_round)
-            if arm.context.options.checked:
+            if arm.context.options.checked and reading_options(arm.context) not in self._finite:
                 self._judge.check_finite(arm.context)
+                self._finite.add(reading_options(arm.context))
 
     def read_anchors(self, case: Case, *, both: bool = True) -> Anchors:
         """Time passes over the same 32 tokens as wide as the case verifies, which heat slows first, and over one."""
@@ -416,7 +431,7 @@ class Arms:
                 processor_ns=time.process_time_ns() - processor_ns,
                 machine_ns=machine_ns() - busy_ns,
             )
-            prefill = _Prefill(run.prefill_ns, run.draft_prefill_ns)
+            prefill = _Prefill(run.prefill_ns, None if run.prefill_ns is None else run.draft_prefill_ns)
             prefill = self._prefills.pop((case.id, given.tokens), prefill)
             failed = arm.failed_native_calls - failures_before
             measured = {

@@ -22,7 +22,7 @@ from mlsd.measure.messages import report_progress
 from mlsd.measure.probe_cache import answer_path
 from mlsd.records import ModelRef
 
-_FORMAT = 1  # raise it when what proves a copy changes
+_FORMAT = 2  # raise it when what proves a copy changes
 _SHARE = 0.25  # of the memory that is free when another is saved
 
 
@@ -59,14 +59,14 @@ class CopyProofs:
 
     def get(self, context: Context) -> bool | None:
         """Whether copies are right in such a context; None: nobody has looked."""
-        key = _kind(context)
+        key = context.model_key, reading_options(context)
         if key not in self._known and (path := self._path(context)) is not None:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 self._known[key] = msgspec.json.decode(path.read_bytes(), type=bool)
         return self._known.get(key)
 
     def set(self, context: Context, *, is_right: bool) -> None:
-        self._known[_kind(context)] = is_right
+        self._known[context.model_key, reading_options(context)] = is_right
         if (path := self._path(context)) is not None:
             with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
                 write_atomically(path, msgspec.json.encode(is_right).decode())
@@ -75,12 +75,13 @@ class CopyProofs:
         model_path = getattr(getattr(context, "model", None), "path", None)
         if self._ref is None or model_path is None or (sha256 := self._ref(model_path).sha256) is None:
             return None
-        options = _kind(context)[1]
+        options = reading_options(context)
         return answer_path(cache_dir() / "copies", backend_info(options.n_gpu_layers), _FORMAT, sha256, options)
 
 
-def _kind(context: Context) -> tuple[object, ContextOptions]:
-    return context.model_key, msgspec.structs.replace(context.options, n_ctx=0)
+def reading_options(context: Context) -> ContextOptions:
+    """What decides how a context reads a text: all of its options but its length and the outputs that it may give."""
+    return msgspec.structs.replace(context.options, n_ctx=0, max_outputs=1)
 
 
 class SavedPrompts:
@@ -88,23 +89,23 @@ class SavedPrompts:
 
     def __init__(self, proofs: CopyProofs | None = None) -> None:
         self._proofs = proofs or CopyProofs()
-        self._is_anew = False
+        self._is_anew = self._is_target_anew = False
         self._saved: dict[tuple[object, bool, tuple[int, ...]], _Saved] = {}
 
     @contextlib.contextmanager
-    def anew(self) -> Iterator[None]:
-        """Inside, everything is read as if nothing were known, and nothing is copied: for the time that it takes."""
-        self._is_anew = True
+    def anew(self, *, target: bool) -> Iterator[None]:
+        """Inside, a draft reads, and a `target` too, as if nothing were known: for the time that it takes."""
+        self._is_anew, self._is_target_anew = True, target
         try:
             yield
         finally:
-            self._is_anew = False
+            self._is_anew = self._is_target_anew = False
 
     def target(self, context: Context, prompt: Sequence[int]) -> Context | PromptOutput:
         """Bring a prompt into an empty target; who gives its output: the context, or what was saved of another."""
         right = self._proofs.get(context)
         saved = self._saved.get(_key(context, prompt))
-        if self._is_anew or context.options.kind != "plain" or right is False:
+        if self._is_target_anew or context.options.kind != "plain" or right is False:
             read_in_passes(context, prompt, n_outputs=1)
             return context
         if saved is None or saved.output is None or right is None:
