@@ -42,20 +42,36 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
 
 
 def answer_objects(
-    found: Sequence[Answer], models: Iterable[LocalModel], question: Invocation, stages: Iterable[StageTime] = ()
+    found: Sequence[Answer],
+    models: Iterable[LocalModel],
+    question: Invocation,
+    stages: Iterable[StageTime] = (),
+    database: str = "",
 ) -> list[AnswerObject]:
     """Each answer with its flags, or the command that goes on from it; `models` are those that were measured.
 
-    `stages` say how long preparing and measuring took.
+    `stages` say how long preparing and measuring took; `database` may hold what wide passes were
+    shown to give.
     """
     named, took = {model.ref.id: model for model in models}, tuple(stages)
-    return [answer_object(one, _flags(one, named), next_step(one, question, took)) for one in found]
+    if not database:
+        return [answer_object(one, _flags(one, named), next_step(one, question, took)) for one in found]
+    from mlsd.analysis.results.widths import certificates, of_arm
+    from mlsd.store.store import Store
+
+    with Store.open(Path(database), create=False, read_only=True) as store:
+        shown = certificates(store)
+    return [
+        answer_object(one, _flags(one, named), next_step(one, question, took), of_arm(one.best, shown)) for one in found
+    ]
 
 
 def say_answers(found: Sequence[AnswerObject], stages: Iterable[StageTime] = ()) -> None:
     """Print each answer, what to set where the answer is on or off, and where the time went."""
     for one in found:
         say(f"Answer for {one.prompt}: {one.words}.")
+        if one.widths:
+            say(f"Of {one.target}, {one.widths}.")
         if one.next is not None:
             time = "" if one.next_s is None else f" (about {format_duration(one.next_s)})"
             say(f"What decides it{time}: {one.next}")
@@ -121,9 +137,12 @@ class AnswerObject(Record, frozen=True, kw_only=True):
     next: str | None  # the command that decides it, where nothing is decided and a repeat can help
     next_s: float | None = None  # about how long it runs
     flags: tuple[str, ...] = ()  # what to set, where it is
+    widths: str | None = None  # what `mlsd calibrate` showed of passes as wide as the setting's
 
 
-def answer_object(found: Answer, flags: tuple[str, ...] = (), step: NextStep | None = None) -> AnswerObject:
+def answer_object(
+    found: Answer, flags: tuple[str, ...] = (), step: NextStep | None = None, widths: str = ""
+) -> AnswerObject:
     """The answer as it is printed."""
     ratio = found.ratio
     return AnswerObject(
@@ -137,6 +156,7 @@ def answer_object(found: Answer, flags: tuple[str, ...] = (), step: NextStep | N
         next=None if step is None else step.command,
         next_s=None if step is None else step.seconds,
         flags=flags,
+        widths=widths or None,
     )
 
 

@@ -36,9 +36,9 @@ class Arm(Record, frozen=True, kw_only=True):
         return bool(self._values.get("adaptive"))
 
     @property
-    def ends_early(self) -> bool:
-        """Whether a token that the drafter is unsure of ends a draft."""
-        return bool(self._values.get("p_min"))
+    def p_min(self) -> float:
+        """A token that the drafter gives less than this chance ends a draft; 0: none does."""
+        return float(self._values.get("p_min") or 0.0)
 
     @property
     def _values(self) -> dict[str, Any]:

@@ -79,6 +79,13 @@ def test_the_certificate_of_widths_is_stored_with_the_calibration(tiny: Path, tm
         stored = [width for _, width in store.figures(WidthExactness)]
         assert {width.model_key for width in stored} <= set(store.models())
     assert [width.rows for width in stored] == [width["rows"] for width in told] == [2, 5]
+    measured = ("--drafter", "pld", "--gamma", "8", "--prompt", "copy", "--n-predict", "24", "--repeats", "1")
+    out = mlsd("bench", tiny / "llama.gguf", *measured, "--n-threads", "1", "--db", database).out
+    assert "none as wide as 9 rows was compared" in out, "a method beyond what was shown is told so"
+    assert "Of llama, passes of " in mlsd("results", "--db", database).out
+    asked_of = ("--drafter", "pld", "--gamma", "4", "--mgl", "4.9", "--n-threads", "1")
+    advice = mlsd("advise", tiny / "llama.gguf", *asked_of, "--db", database)
+    assert "Of llama, passes of " in advice.out, advice.out + advice.err
 
 
 PARTS = ("--n-threads", "1", "--repeats", "1", "--depth", "16", "--rows", "1,3", "--n-predict", "16")

@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from mlsd.analysis.predict.costs import Outcomes, at_gamma, mgl_of, nearest, outcomes, outcomes_of, spread_of_mgl
+from mlsd.analysis.predict.costs import (
+    Outcomes,
+    at_gamma,
+    mgl_of,
+    nearest,
+    outcomes,
+    outcomes_cut,
+    outcomes_of,
+    spread_of_mgl,
+)
 from mlsd.errors import InputError
 from mlsd.folders import asset_path, user_dir
 from mlsd.hardware import apple_passes as passes
@@ -43,6 +52,7 @@ class Acceptance(Record, frozen=True, kw_only=True):
     relative_error: float = 0.0  # standard error of the MGL over the MGL
     source: str
     assumed: tuple[float, float] | None = None  # nobody measured it: the range of `alphas`, which are its middle
+    of_proposed: float | None = None  # accepted over proposed, where unsure tokens end drafts: their length is assumed
     is_lookup: bool = False  # assumed: text that is copied seldom is proposed for as seldom
 
     def outcomes(self, gamma: int, alpha: float | None = None) -> Outcomes:
@@ -51,6 +61,8 @@ class Acceptance(Record, frozen=True, kw_only=True):
             near = nearest(self.measured, gamma)
             return at_gamma(self.measured[near], near, gamma)
         alphas = self.alphas if alpha is None else (alpha,)
+        if self.of_proposed is not None:
+            return outcomes_cut(self.of_proposed, self.way.p_min, alphas[0], gamma)
         return outcomes(alphas, gamma, alphas[0] if self.is_lookup else 1.0)
 
 
@@ -72,13 +84,21 @@ class Stated(Record, frozen=True, kw_only=True):
     def of(self, way: Arm) -> Acceptance:
         """The acceptance of that drafter."""
         is_lookup = is_look_up(way.method)
-        if (is_lookup or way.ends_early) and self.n_output is None and self.mgl is None:
-            seldom = "proposes in some rounds only" if is_lookup else "ends some drafts early"
+        ends, words = self._ends(is_lookup)
+        unsaid = self.n_output is None and self.mgl is None  # how much rounds propose
+        if is_lookup and unsaid:
             raise InputError(
-                f"{way.name} {seldom}, so what is accepted of its proposals gives no speed.",
+                f"{way.name} proposes in some rounds only, so what is accepted of its proposals gives no speed.",
                 hint="Give the length of the answer too: --accepted 140/245 --output-tokens 256; or --mgl.",
             )
-        ends, words = self._ends(is_lookup)
+        if way.p_min and unsaid:
+            found, rate = any_acceptance(way, None), outcomes_rate(ends)
+            words = f"{words.partition(':')[0]}; drafts as long as {found.source} would let p_min {way.p_min:g} stand"
+            least, most = found.assumed or (0.0, 1.0)
+            range_ = (max(least, way.p_min / 2 + 0.02), most)  # what is less often right is seldom sure enough
+            return replace(
+                found, of_proposed=rate, assumed=range_, source=f"{words} (--output-tokens or --mgl says it)"
+            )
         first = outcomes_rate(ends)
         if way.method in NATIVE and self.gamma == 1 and first < _FAULT:
             words += f"; {FAULT_WORDS}"

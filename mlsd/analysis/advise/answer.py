@@ -32,6 +32,7 @@ from mlsd.analysis.advise.prospects import (
 from mlsd.analysis.predict.costs import CostRange
 from mlsd.analysis.predict.known import Known, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
+from mlsd.analysis.results.widths import widths_words
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError, choose
 from mlsd.hardware.apple_passes import Runtime
@@ -96,6 +97,7 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     untimed: tuple[str, ...]  # drafts that nothing is known of but their acceptance
     draft_sources: Mapping[str, str]  # where the costs of a draft come from, by its id
     notes: tuple[str, ...]  # which rows of the databases do not count, and what a method needs
+    widths: str = ""  # what passes as wide as those of the best setting, or of the first to measure, were shown to give
     measured: tuple[Answer, ...] = ()  # what trials of the target on this machine say, of each text by itself
     weight_bytes: int | None = None  # of the target and the draft of the best setting, or of the first to measure
     weight_draft: str | None = None  # the id of that draft
@@ -133,7 +135,8 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
             drafts[one.way] = None if draft is None else named(draft.id, stored=models, elsewhere=key is None)
     for model in drafts.values():
         _check_vocabularies(target, model)
-    costs = _costs(target, drafts, known, machine, question)
+    lengths = sorted({*question.gammas, *(gamma for one in acceptances for gamma in one.measured)})
+    costs = _costs(target, drafts, known, machine, question, lengths)
     plain = costs[PLAIN_WAY]
     # What trials of this machine's models showed says nothing of another machine's costs.
     modelled = plain.basis == "bandwidth"
@@ -180,6 +183,7 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
     )
     recommendation = recommend(ref.id, question.workload, found, plain, lacking)
     best = drafts.get(recommendation.best.way)
+    tell = [recommendation.best] if recommendation.best.gamma else recommendation.to_measure
     shown = recommendation.to_measure or (recommendation.prospects if question.drafts else ())
     if best is None:  # what is to be measured is loaded, too, and so is what was asked about
         best = next((model for p in shown if (model := drafts.get(p.way)) is not None), None)
@@ -194,6 +198,7 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
         untimed=tuple(way.name for way in untimed),
         draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
         notes=(*known.notes, *_notes(target, known, recommendation)),
+        widths=widths_words(known.widths.get((key or "", ref.key), {}), 1 + (tell[0].gamma if tell else 0)),
         measured=tuple(answers(here)),
         weight_draft=None if best is None else best.facts.ref.id,
         weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
@@ -331,7 +336,12 @@ def _notes(target: KnownModel, known: Known, found: Recommendation) -> Iterator[
 
 
 def _costs(
-    target: KnownModel, drafts: Drafts, known: Known, machine: AdvisedMachine, question: AdviceQuestion
+    target: KnownModel,
+    drafts: Drafts,
+    known: Known,
+    machine: AdvisedMachine,
+    question: AdviceQuestion,
+    gammas: Sequence[int],
 ) -> Mapping[Arm, CostRange]:
     """Those of this machine, of the shape here, or of the chip."""
     if (key := machine.environment_key) is not None:
@@ -339,7 +349,7 @@ def _costs(
         if found := own_costs(target, drafts, known, key, n_prompt) or costs_by_shape(target, drafts, known, key):
             return found
     if machine.runtime is not None:
-        return costs_by_chip(target, drafts, machine.runtime, question.gammas, machine.depth)
+        return costs_by_chip(target, drafts, machine.runtime, gammas, machine.depth)
     name = target.facts.ref.id
     if target.shape is None or target.here:
         called = quoted(question.target if Path(question.target).is_file() else name)

@@ -64,6 +64,8 @@ class Prospect(Record, frozen=True, kw_only=True):
     mgl: float
     break_even_mgl: float  # round time / T(1)
     break_even_acceptance: float | None  # accepted / proposed for it; None: even full acceptance loses, or off
+    # The same where passes cost least and most, as far as anything is known of that; None: even full acceptance loses.
+    break_even_range: tuple[float | None, float | None] = (None, None)
     decided_by: Decider  # what costs most: without it the speedup would rise furthest
     without_it: float  # that speedup
     acceptance_source: str
@@ -151,7 +153,8 @@ def prospects(
                 _prospect(costs[a.way], plain, a, gamma, model_error, alpha)
                 for alpha in (a.assumed[0], a.alphas[0], a.assumed[1])
             )
-            least, most = (outcomes_rate(a.outcomes(gamma, alpha)) for alpha in a.assumed)
+            rates = [outcomes_rate(a.outcomes(gamma, alpha)) for alpha in a.assumed]
+            least, most = (a.of_proposed or rates[0], a.of_proposed or rates[1])
             # What acceptance and costs leave open has nothing to do with each other: logarithms add up as squares.
             joined = replace(
                 middle,
@@ -244,8 +247,7 @@ def _as_ran(p: Prospect, ran: Sequence[ArmResult], everywhere: bool) -> Prospect
         changed |= {
             "speedup": speedup,
             "mgl": mgl,
-            "break_even_mgl": mgl / speedup.value,
-            "break_even_acceptance": _break_even(mgl / speedup.value, whole.proposed / max(1, whole.rounds)),
+            **_break_evens(mgl, speedup, whole.proposed / max(1, whole.rounds)),
             "acceptance_assumed": False,
             "acceptances": (min(accepted), max(accepted)) if accepted else None,
             "effect": effects.pop() if len(effects) == 1 and everywhere else "not decided yet",
@@ -258,10 +260,18 @@ def _mean(values: Sequence[float]) -> float:
     return values[0] if len(values) == 1 else math.exp(sum(map(math.log, values)) / len(values))
 
 
-def _break_even(needed_mgl: float, proposed_a_round: float) -> float | None:
-    """Accepted / proposed at which a setting is as fast as plain decoding; None: not even at full acceptance."""
-    needed = max(0.0, needed_mgl - 1) / proposed_a_round if proposed_a_round else math.inf
-    return needed if needed <= 1 else None
+def _break_evens(mgl: float, speedup: Interval, proposed_a_round: float) -> dict[str, Any]:
+    """MGL and accepted / proposed at which a setting is as fast as plain decoding, and the latter's range."""
+
+    def acceptance(ratio: float | None) -> float | None:
+        needed = max(0.0, mgl / ratio - 1) / proposed_a_round if ratio and proposed_a_round else math.inf
+        return needed if needed <= 1 else None
+
+    return {
+        "break_even_mgl": mgl / speedup.value,
+        "break_even_acceptance": acceptance(speedup.value),
+        "break_even_range": (acceptance(speedup.high), acceptance(speedup.low)),
+    }
 
 
 def _prospect(
@@ -272,7 +282,8 @@ def _prospect(
     alone_fast, alone_slow = (tok_per_s(c, PLAIN_ROUND) for c in (plain.low, plain.high))
     middle, alone = math.sqrt(fast * slow), math.sqrt(alone_fast * alone_slow)
     error = _Z * math.hypot(costs.relative_error, a.relative_error, model_error)
-    both = _Z * math.hypot(costs.relative_error, plain.relative_error, a.relative_error, model_error)
+    of_passes = _Z * math.hypot(costs.relative_error, plain.relative_error, model_error)
+    both = math.hypot(of_passes, _Z * a.relative_error)
     speed = Interval(value=middle, low=slow * math.exp(-error), high=fast * math.exp(error))
     # What a chip's range leaves open of T(1) both ways share; what further rows cost they do not.
     bounds = sorted((fast / alone_fast, slow / alone_slow))
@@ -282,6 +293,9 @@ def _prospect(
         value=min(middle / alone, most),
         low=1.0 if gamma == 0 else min(bounds[0] * math.exp(-both), most),
         high=1.0 if gamma == 0 else min(bounds[1] * math.exp(both), most * math.exp(_Z * a.relative_error)),
+    )
+    at_this_mgl = Interval(
+        value=middle / alone, low=bounds[0] * math.exp(-of_passes), high=bounds[1] * math.exp(of_passes)
     )
     decided, without = _decider(costs, plain, ends, gamma)
     accepted = outcomes_rate(ends)
@@ -293,8 +307,7 @@ def _prospect(
         tok_s=speed,
         speedup=speedup,
         mgl=most,
-        break_even_mgl=most * alone / middle,
-        break_even_acceptance=_break_even(most * alone / middle, sum(k * n for (k, _), n in ends.items())),
+        **_break_evens(most, at_this_mgl, sum(k * n for (k, _), n in ends.items())),
         decided_by=decided,
         without_it=without,
         acceptance_source=a.source,
@@ -389,15 +402,19 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
 
 def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:
     """The acceptance that breaks even beside what was seen, and what, once known, leaves least of the range open."""
-    needed = one.break_even_acceptance
+    needed, (least, most) = one.break_even_acceptance, one.break_even_range
     if needed is None:
         pays = "loses even if all is accepted, in the middle of its range"
     elif needed <= 0:
         pays = "pays whatever is accepted"
     else:
-        pays = f"pays above {format_percent(needed, 0)} accepted of what is proposed"
+        pays = f"pays from an acceptance of {format_percent(needed, 0)} of what is proposed on"
+    if least is not None and (most is None or most - least >= 0.01):
+        dearest = "at no acceptance" if most is None else f"from {format_percent(most, 0)} on"
+        pays += f" (where passes cost least from {format_percent(least, 0)} on, where they cost most {dearest})"
     low, high = one.acceptances or (0.0, 0.0)
-    ranged = one.acceptance_assumed and one.effect is None
+    unsaid = one.acceptance_assumed and one.effect is None
+    ranged = unsaid and low < high  # else only the length of drafts that end early is assumed
     span = format_percent(low, 0) if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f} to {100 * high:.0f} %"
     of_people = "assumed are" if one.acceptance_source.startswith("assumed") else "people measured"
     line = f"{one.setting} {pays}; {of_people if ranged else 'it has'} {span}"
@@ -405,8 +422,11 @@ def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:
         return f"{line}. More blocks decide it"
     if not one.tested:
         line += "; no public row tests so long a draft, so its range decides nothing"
-    unknown = "the acceptance" if ranged and (not modelled or not _passes_weigh_most(one)) else "the cost of a pass"
+    unknown = "the cost of a pass"
+    if unsaid and (not modelled or not _passes_weigh_most(one)):
+        unknown = "the acceptance" if ranged else "the length of drafts"
     how = {
+        "the length of drafts": "give --output-tokens with --accepted, or --mgl",
         "the acceptance": f"give --accepted N/M from a log, or measure it with mlsd {'server' if served else 'bench'}",
         "the cost of a pass": f"measure it with mlsd {'server' if served else 'calibrate'} on that machine",
     }

@@ -88,6 +88,27 @@ def outcomes(alphas: Sequence[float], gamma: int, proposing: float = 1.0) -> dic
     return shares
 
 
+def outcomes_cut(rate: float, p_min: float, alpha: float, gamma: int) -> dict[tuple[int, int], float]:
+    """Shares of rounds whose drafts end at a token less likely than `p_min`, of which `rate` of the proposed is right.
+
+    A token is sure with a chance s and then right with a; an unsure one is right as often as it says, from never to
+    `p_min`. So ``s a + (1 - s) p_min / 2 = alpha``, and of all (s, a) those whose accepted over proposed,
+    ``sum (s a)^i / sum s^i`` over i = 1 .. gamma, is nearest to `rate`.
+    """
+
+    def off(pair: tuple[float, float]) -> float:
+        accepted, proposed = (sum(chance**i for i in range(1, gamma + 1)) for chance in (pair[0] * pair[1], pair[0]))
+        return abs(accepted / proposed - rate)
+
+    sure = [i / 100 for i in range(1, 101)]
+    s, a = min(((s, min(1.0, max(0.0, (alpha - (1 - s) * p_min / 2) / s))) for s in sure), key=off)
+    found = {(0, 0): 1 - s}
+    for length in range(1, gamma + 1):
+        stood = s**length * (1 - s if length < gamma else 1.0)
+        found |= {end: stood * share for end, share in outcomes((a,), length).items()}
+    return found
+
+
 def outcomes_of(whole: Sums) -> dict[tuple[int, int], float]:
     """Shares of rounds by how these ended. Raises AnalysisError where single rounds are not known."""
     if not whole.endings:

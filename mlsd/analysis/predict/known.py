@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from mlsd.analysis.predict.costs import Costs, costs_from_points
 from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
+from mlsd.analysis.results.widths import Certificate, certificates
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef, Record
 from mlsd.stats import grouped
@@ -26,6 +27,7 @@ class Known(Record, frozen=True, kw_only=True):
     # (environment, model key) -> the newest of each kind
     passes: Mapping[tuple[str, str], tuple[CalibrationPoint, ...]] = {}
     coverage: Mapping[str, tuple[Coverage, ...]] = {}  # by model key
+    widths: Mapping[tuple[str, str], Certificate] = {}  # likewise
     models: Mapping[str, ModelFacts] = {}  # by model key
     notes: tuple[str, ...] = ()  # which rows of the databases do not count
 
@@ -73,6 +75,7 @@ def read_known(
     notes: list[str] = []
     timed: Timed = {}
     models: dict[str, ModelFacts] = {}
+    widths: dict[tuple[str, str], Certificate] = {}
     arms: dict[str, tuple[ArmResult, ...]] = {}
     for store in stores:
         chosen = [choose(store, machine) for machine in machines(store)]
@@ -84,10 +87,11 @@ def read_known(
             notes += [refuted_words(len(invalid), str(store.path))] if invalid else []
             arms[one.environment_key] = (*arms.get(one.environment_key, ()), *own)
         models |= store.models()
+        widths |= certificates(store)
         notes += left_out(store)
         for place, measured in _timed(store, frozenset().union(*(one.other_calibrations for one in chosen))).items():
             timed.setdefault(place, []).extend(measured)
-    return Known(arms=arms, passes=_newest(timed), models=models, notes=tuple(notes))
+    return Known(arms=arms, passes=_newest(timed), widths=widths, models=models, notes=tuple(notes))
 
 
 # By machine, model and kind of pass what runs timed, each with how it compares: a curve is better, then the later run.

@@ -9,6 +9,7 @@ from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_line
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, pass_times, target_curve
 from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
+from mlsd.analysis.results.widths import certificates, widths_words
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.parent.calibration import CalibrationResult
@@ -78,6 +79,12 @@ class Machine:
 
     def __bool__(self) -> bool:
         return bool(self.known.passes or self.known.coverage or self.passes or self.shares)
+
+    @property
+    def width_sentences(self) -> list[str]:
+        """What was shown of passes over several rows, a sentence for each model."""
+        own = {key: found for (machine, key), found in self.known.widths.items() if machine == self.key}
+        return [f"Of {self.name_of(key)}, {widths_words(found)}." for key, found in own.items()]
 
     def draft_step(self, case: Case) -> PassShares | None:
         """The profiled step of the network that drafts in a case; None where none was profiled."""
@@ -172,6 +179,7 @@ def read_machine(store: Store, chosen: Chosen) -> Machine:
             if place[0] == key
         },
         coverage=newest(store.figures(Coverage), lambda row: row.model_key, own),
+        widths=certificates(store),
         models=store.models(),
     )
     timed = [(run_id, p) for run_id, p in store.figures(TimedPass) if run_id in own]

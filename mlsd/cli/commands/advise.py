@@ -119,7 +119,16 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
     if as_json:
         from mlsd.servers.flags import flags_of
 
-        same = ("validation", "untimed", "draft_sources", "draft_file", "notes", "weight_bytes", "limit_bytes")
+        same = (
+            "validation",
+            "untimed",
+            "draft_sources",
+            "draft_file",
+            "notes",
+            "weight_bytes",
+            "limit_bytes",
+            "widths",
+        )
         print_json(
             {
                 "answer": _answer(found.recommendation),
@@ -179,6 +188,8 @@ def _print(found: TargetAdvice, target: str) -> None:
     if result.settles is not None:
         say(f"{result.settles}.")
     say(f"Why: {result.why}. Costs: {result.costs_source}.")
+    if found.widths:
+        say(f"Of {found.target.facts.ref.id}, {found.widths}.")
     for model in (found.target, *found.drafts):
         if model.quant_assumed and not model.here:
             say(f"Assuming {model.quant} for {model.facts.ref.id}: --quant names another.")

@@ -139,7 +139,7 @@ def bench(
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=fresh, watcher=watcher)
     question = Invocation.of(result.models, request.prompts, db)
-    answers = answer_objects(result.answers, result.models, question, result.outcome.stages)
+    answers = answer_objects(result.answers, result.models, question, result.outcome.stages, result.database)
     if as_json:
         trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}
@@ -244,7 +244,8 @@ def _search(
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)
     question = Invocation.of(result.models, request.setting.prompts, db)
-    found = [] if result.answer is None else answer_objects([result.answer], result.models, question, result.stages)
+    answers = [] if result.answer is None else [result.answer]
+    found = answer_objects(answers, result.models, question, result.stages, result.database)
     if as_json:
         settings = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}

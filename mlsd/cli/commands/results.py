@@ -70,12 +70,15 @@ def list_arms(suite: str | None, db: Path | None, machine: str | None, settings:
     suite = known_name("suite", suite, {arm.question.suite for arm in study.results})
     arms = [arm for arm in study.results if suite in (None, arm.question.suite)]
     if as_json:
-        print_json({"runs": study.runs, "arms": [arm_object(arm) for arm in arms], "warnings": study.warnings})
+        arm_objects, widths = [arm_object(arm) for arm in arms], study.machine.width_sentences
+        print_json({"runs": study.runs, "arms": arm_objects, "widths": widths, "warnings": study.warnings})
         return
     if not arms:
         note("Nothing was decoded into this database: see `mlsd report`.")
         return
     print_table(arms_table(arms, f"{study.source}, {study.place}"))
+    for sentence in study.machine.width_sentences:
+        say(sentence)
     say_warnings(study.warnings)
     where = f" --db {quoted(study.source)}"
     note(f"Trials: mlsd results trials{where}. Claims: mlsd results claims{where}. The page: mlsd report{where}")

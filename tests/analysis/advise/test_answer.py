@@ -112,8 +112,9 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     assert undecided.verdict == "not decided yet" and len(undecided.to_measure) == 2
     assert undecided.settles is not None
     for words in (
-        "pays above",
-        "% accepted of what is proposed; it has 8",
+        "pays from an acceptance of",
+        "% of what is proposed on (where passes cost least from",
+        "; it has 8",
         "The biggest unknown is the cost of a pass",
     ):
         assert words in undecided.settles
@@ -121,6 +122,25 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     assert wide.verdict == "not decided yet" and (wide.prospects[0].speedup.low or 0) > 1.03, "no public row tests it"
     sure = of_chip("M1 Max", "qwen3.5-9b-q4_k_m", drafts=("qwen3.5-2b",), gammas=(16,))
     assert sure.verdict == "off" and sure.best.gamma == 0 and sure.settles is None and not sure.to_measure
+
+
+@pytest.mark.parametrize(("program", "quant"), [("mlx", "Q8_0"), ("llama.cpp", "Q8_0"), ("llama.cpp", "Q4_K_M")])
+@pytest.mark.parametrize("chip", ["M1 Pro", "M4 Max"])
+def test_an_open_question_names_the_acceptance_from_which_and_up_to_which_it_would_be_decided(
+    chip: str, program: str, quant: str
+) -> None:
+    for target in ("qwen3.5-35b-a3b", "qwen3.5-9b"):
+        asked, machine = AdviceQuestion(target=target, quant=quant), on(chip, program)
+        found = answer(asked, NOTHING, machine).recommendation
+        if found.verdict != "not decided yet":
+            continue
+        first = found.to_measure[0]
+        assert found.settles is not None and "pays from an acceptance of" in found.settles
+        for rate, verdict in zip(first.break_even_range, ("off", "on"), strict=True):
+            if rate is not None and 0 < rate < 0.97:
+                stated = acceptance.Stated(gamma=first.gamma, rate=rate * (0.98 if verdict == "off" else 1.02))
+                named = {"drafts": (first.draft or first.drafter,), "gammas": (first.gamma,), "stated": stated}
+                assert answer(replace(asked, **named), NOTHING, machine).recommendation.verdict == verdict
 
 
 # --- what was measured here ---------------------------------------------------------------------------------------

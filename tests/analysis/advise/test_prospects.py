@@ -193,8 +193,6 @@ def test_what_a_look_up_accepts_is_asked_with_the_length_of_its_answer() -> None
     assert mgl_of(counts.of(KEY).outcomes(4)) == pytest.approx(1 + 4 * 140 / 245, rel=1e-3)
     with pytest.raises(InputError, match="proposes in some rounds only"):
         counts.of(arm_named("pld"))
-    with pytest.raises(InputError, match="ends some drafts early"):
-        counts.of(arm_named(DRAFT_MODEL, "d", '{"p_min":0.75}'))
     for way in (KEY, arm_named("pld"), arm_named("mtp", None, '{"p_min":0.75}')):
         found = Stated(gamma=4, counts=(140, 245), n_output=256).of(way)
         assert mgl_of(found.outcomes(4)) == pytest.approx(256 / 116, rel=1e-3)
