@@ -6,7 +6,8 @@ Of valid trials of our own engine alone: what a round of a server cost is not kn
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mlsd.analysis import frames
@@ -30,7 +31,12 @@ class PairedTrials:
     profile: str | None = None
     memory_gb_s: float | None = None  # what memory gave on this machine, where it was measured
 
-    @property
+    @cached_property
+    def unlooped(self) -> PairedTrials:
+        """Without the pairs whose output repeats itself to its end."""
+        return replace(self, pairs=self.pairs[~self.pairs["loops"]])
+
+    @cached_property
     def drafted(self) -> pd.DataFrame:
         """Pairs of plain drafting with a second model: one chain a round. Trees count their tokens in another way."""
         return self.pairs[(self.pairs["drafter"] == DRAFT_MODEL) & (self.pairs["proposed"] > 0)]

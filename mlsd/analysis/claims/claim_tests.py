@@ -18,7 +18,7 @@ import numpy as np
 from mlsd.analysis.pairs import PairedTrials, units_of
 from mlsd.methods import of_kind
 from mlsd.records import DRAFT_MODEL
-from mlsd.stats import Interval, Visible, mean_over, smallest_effect
+from mlsd.stats import Interval, Visible, mean_over, smallest_effect, t_quantile
 from mlsd.trials.decisions import LEAST_BLOCKS
 from mlsd.trials.proportions import Counts, pooled
 from mlsd.units import counted
@@ -153,12 +153,13 @@ def prompt_length(paired: PairedTrials) -> TestOutcome | None:
     table = by_length.unstack(ARM).dropna() if len(by_length) else by_length
     if len(table) < LEAST_BLOCKS:
         return None
-    from scipy.stats import linregress, t
-
     lengths = [int(n) for n in table.index]
-    line = linregress(np.log2(lengths), table.mean(axis=1).to_numpy())
-    span, half = math.log2(lengths[-1] / lengths[0]), float(t.ppf(0.975, len(lengths) - 2)) * float(line.stderr)
-    value, low, high = (math.exp(span * slope) for slope in (line.slope, line.slope - half, line.slope + half))
+    x, y = np.log2(lengths), table.mean(axis=1).to_numpy()
+    slope, start = np.polyfit(x, y, 1)
+    freedom = len(lengths) - 2
+    error = math.sqrt(((y - start - slope * x) ** 2).sum() / freedom / ((x - x.mean()) ** 2).sum())
+    span, half = math.log2(lengths[-1] / lengths[0]), t_quantile(0.975, freedom) * error
+    value, low, high = (math.exp(span * one) for one in (slope, slope - half, slope + half))
     effect = Interval(value=value, low=low, high=high, n=len(lengths))
     meaning = "factor of speedup from the shortest to the longest prompt"
     detail = f"Stable means within {100 * STABLE_WITHIN:.0f} %."
@@ -297,19 +298,17 @@ def total_parameters(paired: PairedTrials) -> TestOutcome | None:
 
     The trend is a line of log speedup over log parameters through the dense targets of the same prompt.
     """
-    found: list[pd.DataFrame] = []
-    used: list[pd.DataFrame] = []
-    for _, own in paired.drafted.groupby(["draft", "gamma", *BLOCK]):
-        dense, moe = (own[(own["mixture"] == mixture) & (own["active"] > 0)] for mixture in (False, True))
-        if dense["active"].nunique() < 2 or moe.empty:
-            continue
-        line = np.polyfit(np.log(dense["active"]), np.log(dense["speedup"]), 1)
-        found.append(moe.assign(factor=moe["speedup"] / np.exp(np.polyval(line, np.log(moe["active"])))))
-        used += [moe, dense]
-    if not found:
+    by = ["draft", "gamma", *BLOCK]
+    pairs = paired.drafted[paired.drafted["active"] > 0].sort_values(by, kind="stable")
+    dense, moe = pairs[~pairs["mixture"]], pairs[pairs["mixture"]]
+    lines = _lines(dense, by, np.log(dense["active"]), np.log(dense["speedup"]))
+    found = moe.merge(lines, left_on=by, right_index=True)
+    if found.empty:
         return None
+    trend = np.exp(found["y"] + found["slope"] * (np.log(found["active"]) - found["x"]))
+    used = _stack(found, dense.merge(found[by].drop_duplicates(), on=by))
     meaning = "speedup of the expert model over that of dense ones at its active size"
-    return _mean(_stack(*found)).outcome(meaning, _stack(*used))
+    return _mean(found.assign(factor=found["speedup"] / trend)).outcome(meaning, used)
 
 
 def more_bits(paired: PairedTrials) -> TestOutcome | None:
@@ -330,14 +329,14 @@ def smaller_draft(paired: PairedTrials) -> TestOutcome | None:
 
 def gamma_slope(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does speedup change when gamma doubles? (4.4) ``ln S = a + b log2(gamma)``, by least squares."""
-    rows = []
-    groups = [own for _, own in paired.drafted.groupby([*PAIR, *BLOCK]) if own["gamma"].nunique() > 1]
-    for own in groups:
-        slope = np.polyfit(np.log2(own["gamma"]), np.log(own["speedup"]), 1)[0]
-        rows.append(own.head(1).assign(factor=math.exp(slope)))
-    if not rows:
+    by = [*PAIR, *BLOCK]
+    pairs = paired.drafted.sort_values(by, kind="stable")
+    lines = _lines(pairs, by, np.log2(pairs["gamma"]), np.log(pairs["speedup"]))
+    swept = pairs.merge(lines, left_on=by, right_index=True)
+    if swept.empty:
         return None
-    return _mean(_stack(*rows)).outcome("factor of speedup when gamma doubles", _stack(*groups))
+    each = swept.drop_duplicates(by)
+    return _mean(each.assign(factor=np.exp(each["slope"]))).outcome("factor of speedup when gamma doubles", swept)
 
 
 def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
@@ -448,9 +447,8 @@ def perplexity_predicts(paired: PairedTrials) -> TestOutcome | None:
     sums = pairs.groupby(["target", "drafter", "perplexity_ratio"])[["accepted", "proposed"]].sum().reset_index()
     if sums["perplexity_ratio"].nunique() < 4:
         return None
-    from scipy.stats import spearmanr
-
-    n, rank = len(sums), float(spearmanr(sums["perplexity_ratio"], sums["accepted"] / sums["proposed"]).statistic)
+    rates = sums["accepted"] / sums["proposed"]
+    n, rank = len(sums), float(sums["perplexity_ratio"].rank().corr(rates.rank()))
     centre, half = math.atanh(min(max(rank, -0.999), 0.999)), 1.96 * 1.06 / math.sqrt(n - 3)
     low, high = math.tanh(centre - half), math.tanh(centre + half)
     decision = _above(Interval(value=-rank, low=-high, high=-low, n=n), 0.0)
@@ -547,6 +545,16 @@ def _versus(pairs: pd.DataFrame, by: Sequence[str], size: str, *, larger: bool =
     ordered = pairs[pairs[size] > 0].sort_values(size, ascending=not larger, kind="stable").groupby(list(by))
     both = ordered.first().merge(ordered.last(), on=list(by), suffixes=("", "_other")).reset_index()
     return both[both[size] != both[f"{size}_other"]]
+
+
+def _lines(pairs: pd.DataFrame, by: Sequence[str], x: pd.Series[Any], y: pd.Series[Any]) -> pd.DataFrame:
+    """The least-squares line of y over x of each group with several x: its `slope`, and the means `x` and `y` of it."""
+    keys = [pairs[name] for name in by]
+    x_mean, y_mean = (values.groupby(keys).transform("mean") for values in (x, y))
+    moments = pairs[list(by)].assign(x=x_mean, y=y_mean, xx=(x - x_mean) ** 2, xy=(x - x_mean) * (y - y_mean))
+    moments = moments[x.groupby(keys).transform("nunique") > 1]
+    lines = moments.groupby(list(by)).agg({"x": "first", "y": "first", "xx": "sum", "xy": "sum"})
+    return lines.assign(slope=lines["xy"] / lines["xx"])
 
 
 def _stack(*frames: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,7 +90,7 @@ def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
     measured. Trials whose output repeats itself to its end say nothing of other texts and are left out.
     """
     loops = paired.pairs["loops"]
-    outcome = TESTS[claim.test](replace(paired, pairs=paired.pairs[~loops]))
+    outcome = TESTS[claim.test](paired.unlooped)
     found = printed_audit(claim.audit) if claim.audit else None
     if outcome is None:
         only_loops = loops.any() and TESTS[claim.test](paired) is not None

@@ -64,9 +64,9 @@ def median_interval(values: Sequence[float]) -> Interval:
     ordered, n = sorted(values), len(values)
     if n < 2:
         return Interval(value=ordered[0], n=n)
-    from scipy.stats import binom
+    from scipy.special import bdtr  # scipy.stats takes a second to import
 
-    inside = [j for j in range(1, n // 2 + 1) if 1 - 2 * float(binom.cdf(j - 1, n, 0.5)) >= 0.95]
+    inside = [j for j in range(1, n // 2 + 1) if 1 - 2 * float(bdtr(j - 1, n, 0.5)) >= 0.95]
     j = max(inside, default=1)
     return Interval(value=statistics.median(ordered), low=ordered[j - 1], high=ordered[n - j], n=n)
 

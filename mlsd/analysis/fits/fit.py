@@ -188,10 +188,10 @@ def _not_told(model: Model, values: Mapping[str, float], jacobian: Floats, resid
     is moved to where it alone changes predictions by a quarter, else to its bound. Not told: flat at a quarter's
     change, or at both bounds (Raue et al., Bioinformatics 25, 2009: "practically non-identifiable").
     """
-    from scipy.stats import f as f_distribution
+    from scipy.special import fdtri  # scipy.stats takes a second to import
 
     (n, p), lengths = jacobian.shape, np.linalg.norm(jacobian, axis=0)
-    limit = float(np.sum(residuals**2)) * float(f_distribution.ppf(0.95, 1, n - p)) / (n - p)
+    limit = float(np.sum(residuals**2)) * float(fdtri(1, n - p, 0.95)) / (n - p)
     found = set()
     for i, parameter in enumerate(model.parameters):
         others = np.delete(jacobian, i, axis=1) / np.maximum(np.delete(lengths, i), 1e-300)
