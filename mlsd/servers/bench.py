@@ -21,7 +21,7 @@ from mlsd.models.library import LocalModel
 from mlsd.planning.job import Block, Job, Slot, file_of
 from mlsd.planning.prompts import Prompt
 from mlsd.records import N_TOKENS, NO_DRAFTER, DrafterSpec, Losslessness, ModelRef, Status, Trial
-from mlsd.servers.counters import Counters
+from mlsd.servers.counters import Counters, grown
 from mlsd.servers.distrust import decode_ns_of, impossible, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer
 from mlsd.servers.judge import equal, judge
@@ -249,6 +249,8 @@ class ServerBench(BlockBench):
         return BlockMeasured(slots=tuple(places.values()), trials=tuple(trials[case_id] for case_id in places))
 
     def _own_loop(self, slots: Sequence[Slot]) -> list[tuple[Slot, Trial]]:
+        for side in self.sides:
+            side.stop()
         target, *drafts = map(file_of, self.files)
         plain_first = tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar"))
         job = Job(target=target, models=tuple(drafts), prompts=self._job.prompts, slots=plain_first)
@@ -266,7 +268,7 @@ class ServerBench(BlockBench):
             before = endpoint.counters() if len(slots) == 1 else None
             attempts = list(pool.map(partial(_attempt, endpoint), requests))
         after = endpoint.counters() if before is not None and isinstance(attempts[0][1], ServerAnswer) else None
-        grown = None if before is None or after is None else after.since(before)
+        counted = grown(before, after)
         attempts = [_settled(endpoint, *each) for each in zip(requests, attempts, strict=True)]
         death = side.stop() if any(isinstance(answer, MlsdError) for _, answer in attempts) else ""
         trials = []
@@ -274,29 +276,27 @@ class ServerBench(BlockBench):
             try:
                 if isinstance(answer, MlsdError):
                     raise ServerError(" ".join(filter(None, (str(answer), death))))
-                trials.append((slot, self._trial(side, slot, request, started_at, answer, prefill, grown)))
+                trials.append((slot, self._trial(side, slot, request, started_at, answer, prefill, counted)))
             except MlsdError as error:
                 trials.append((slot, failed_trial(slot, str(error))))
         return trials
 
     def _trial(
         self, side: Side, slot: Slot, request: Request, started_at: str, answer: ServerAnswer, prefill: ServerAnswer,
-        grown: Counters | None,
+        counted: Counters,
     ) -> Trial:  # fmt: skip
         """The trial of an answer that began at a time. Raises: MlsdError where it gives no number."""
         # A moment's stall would pass for prefill, and shorten the decoding by as much.
         name = f"{slot.case.suite} {slot.case.prompt.key}"
         prefill = side.prefills[name] = min(prefill, side.prefills.get(name, prefill), key=lambda one: one.total_ns)
-        reason = impossible(request, answer, side.gamma, grown, side.earlier)
+        reason = impossible(request, answer, side.gamma, counted, side.earlier)
         side.earlier.append(answer)
         if reason is not None and answer.n_tokens < request.n_predict:
             raise ServerError(reason[0].upper() + reason[1:] + ".")
         silent = side.must_draft and not answer.proposed
         complaint = side.server.complaint if silent and isinstance(side.server, Launched) else ""
         verdict = self._verdict(slot, request, answer)
-        if grown is not None:
-            counted = {"proposed": grown.proposed, "accepted": grown.accepted, "n_rounds": grown.rounds}
-            answer = replace(answer, **{name: n for name, n in counted.items() if getattr(answer, name) is None})
+        answer = replace(answer, **{name: n for name, n in counted.items() if getattr(answer, name) is None})
         timed = {
             "whole_decode_ns": whole_decode_ns(answer, prefill),
             "first_token_ns": answer.first_ns,

@@ -25,7 +25,7 @@ def impossible(
     around the answer, where nothing else was sent meanwhile; `earlier` are other answers to such requests.
     """
     found = itertools.chain(
-        _lengths(request, answer), _counts(answer, gamma), _counters(answer, grown), _times(answer, earlier)
+        _lengths(request, answer), _counts(answer, gamma), _counters(answer, grown or {}), _times(answer, earlier)
     )
     return next(found, None)
 
@@ -63,16 +63,11 @@ def _counts(answer: ServerAnswer, gamma: int) -> Iterator[str]:
         yield f"it reports {accepted} tokens accepted in {rounds} or more rounds, of an output of {answer.n_tokens}"
 
 
-def _counters(answer: ServerAnswer, grown: Counters | None) -> Iterator[str]:
-    if grown is None:
-        return
-    claims = (("predicted", answer.n_tokens), ("proposed", answer.proposed), ("accepted", answer.accepted))
-    for name, claimed in claims:
-        counted = getattr(grown, name)
-        if claimed is not None and counted is not None and counted != claimed:
-            yield f"it reports {claimed} tokens {name}, its own counters {counted}"
-    if grown.by_position and answer.accepted is not None and sum(grown.by_position) != answer.accepted:
-        yield f"it reports {answer.accepted} tokens accepted, its counters by position {sum(grown.by_position)}"
+def _counters(answer: ServerAnswer, grown: Counters) -> Iterator[str]:
+    for name, words in (("n_tokens", "predicted"), ("proposed", "proposed"), ("accepted", "accepted")):
+        claimed = getattr(answer, name)
+        if claimed is not None and name in grown and grown[name] != claimed:
+            yield f"it reports {claimed} tokens {words}, its own counters {grown[name]}"
 
 
 def _times(answer: ServerAnswer, earlier: Iterable[ServerAnswer]) -> Iterator[str]:

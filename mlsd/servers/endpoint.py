@@ -205,9 +205,7 @@ class Endpoint:
             if counted == before or self.program.counts_all:
                 break
             time.sleep(_SETTLED_S)
-        if counted is None or counted == Counters() or (counted.proposed is None and not self.program.counts_all):
-            return None
-        return counted
+        return counted if counted and ("proposed" in counted or self.program.counts_all) else None
 
     def close(self) -> None:
         self._connection.close()
