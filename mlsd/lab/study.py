@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,7 +133,8 @@ class _LabRun:
     lab: Cluster
     store: Store
     watcher: Watcher
-    places: dict[str, str] = field(default_factory=dict)  # by address
+    here: set[str] = field(default_factory=set)  # addresses
+    places: dict[str, str] = field(default_factory=dict)  # by address, also of those that left
     shares: dict[str, _Share] = field(default_factory=dict)  # by place
     refused: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -147,10 +147,10 @@ class _LabRun:
         """Let every place measure until all have, or those that are lost are waited for no longer."""
         try:
             while True:
-                here = self.lab.addresses()
-                self._meet(here - self.places.keys())
-                for place, share in self.shares.items():
-                    self._look(share, [address for address in here if self.places.get(address) == place])
+                self.here = self.lab.addresses()
+                self._meet(self.here - self.places.keys())
+                for share in self.shares.values():
+                    self._look(share)
                 now_s = time.monotonic()
                 if not any(share.task and now_s - share.seen_s < patience_s for share in self.shares.values()):
                     break
@@ -158,9 +158,9 @@ class _LabRun:
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
-            for place, share in self.shares.items():
+            for share in self.shares.values():
                 if share.task is not None:
-                    self._take(share, [address for address in self.places if self.places[address] == place])
+                    self._take(share)
                     share.task.cancel()
         if not self.shares and not self.interrupted:
             why = "; ".join(self.refused) or "none answers"
@@ -178,14 +178,18 @@ class _LabRun:
                 self.watcher.tell(f"{card.name} is still measuring for somebody.")
             self.shares.setdefault(card.place, _Share(card))
 
-    def _look(self, share: _Share, here: Sequence[str]) -> None:
+    def _processes(self, share: _Share) -> list[str]:
+        """The addresses of a place that are here."""
+        return [address for address in self.here if self.places.get(address) == share.card.place]
+
+    def _look(self, share: _Share) -> None:
         """Take in what a place has measured, and let it begin or go on."""
-        now_s = time.monotonic()
+        now_s, here = time.monotonic(), self._processes(share)
         share.seen_s = now_s if here else share.seen_s
         if share.task is not None and share.task.done:
-            self._end(share, here)
+            self._end(share)
         elif share.task is not None and here and now_s - share.asked_s > _ASK_S:
-            self._take(share, here, share.doing.n_done)
+            self._take(share, share.doing.n_done)
         if share.task is None and not share.is_over:
             if self.settings.fresh and not share.has_begun:
                 self.lab.ask(discard, self.study, of=here)
@@ -193,7 +197,7 @@ class _LabRun:
             share.has_begun, arguments = True, (self.request, self.settings, self.options, self.study, known)
             share.task = self.lab.submit(share.card.place, measure_task, *arguments)
 
-    def _end(self, share: _Share, here: Sequence[str]) -> None:
+    def _end(self, share: _Share) -> None:
         assert share.task is not None
         task, share.task = share.task, None
         outcome: RunOutcome | None = None
@@ -202,21 +206,22 @@ class _LabRun:
         except MlsdError as error:
             share.is_over = True
             self.refused.append(f"{share.card.name}: {error}")
-        if self._take(share, here) and outcome is not None:
+        if self._take(share) and outcome is not None:
             share.is_over = True
             n_done = outcome.n_ok + outcome.n_failed + outcome.n_skipped
             share.doing = Doing(target="", n_total=n_done + outcome.n_left, n_done=n_done)
-            self.lab.ask(discard, self.study, of=here)
+            self.lab.ask(discard, self.study, of=self._processes(share))
         elif not share.is_over:
             share.n_losses += 1
             if share.n_losses >= MOST_LOSSES:
                 share.is_over = True
                 self.refused.append(f"{share.card.name} was lost {MOST_LOSSES} times without measuring anything")
 
-    def _take(self, share: _Share, here: Sequence[str], n_known: int | None = None) -> bool:
+    def _take(self, share: _Share, n_known: int | None = None) -> bool:
         """Merge what a place has measured, where that is more than is known; whether it answered."""
         share.asked_s = time.monotonic()
-        answers = [answer for answer in self.lab.ask(measured, self.study, n_known, of=here).values() if answer]
+        found = self.lab.ask(measured, self.study, n_known, of=self._processes(share))
+        answers = [answer for answer in found.values() if answer]
         new = list[Measured]()
         for doing, data in answers:
             share.doing = doing or share.doing
