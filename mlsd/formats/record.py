@@ -1,8 +1,7 @@
 """A study as one file that others can check: its database, compressed, without what is nobody else's business.
 
-Columns go into a record by name (`COPIED`, `REWRITTEN`); of any other column it holds nothing. It says nothing of who
-measured: no host name, no user name, no path; machines are told apart by the key of their host. Whether what a record
-says can be true is asked by `mlsd.analysis.audit.record_check`.
+It says nothing of who measured: no host name, no user name, no path (`PRIVATE`); machines are told apart by the key of
+their host. Whether what a record says can be true is asked by `mlsd.analysis.audit.record_check`.
 """
 
 import getpass
@@ -22,31 +21,14 @@ import msgspec
 from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats.exports import write_file
 from mlsd.outside import check_regular, read_given
-from mlsd.records import Case, Environment, ModelFacts
 from mlsd.store import database, rowcodec
 from mlsd.store.merge import Merged, merge
-from mlsd.store.rows import FIGURES, DraftDistance, TrialFilter
+from mlsd.store.rows import TrialFilter
 from mlsd.store.schema import FROM_RECORD
 from mlsd.store.store import Store
 
 _MAGIC = b"SQLite format 3\0"
 _MOST_BYTES = 128 << 20  # of an unpacked record
-# Of which columns a record holds the values as they are, ...
-COPIED = {
-    "run": "id status started_at ended_at seed environment_key",
-    "model": "key id sha256 architecture",
-    "case": "id run_id suite arm target drafter draft gamma prompt n_predict",
-    "block": "id run_id environment_key number repeat superseded",
-    "trial": "id block_id case_id each_round",
-    "warning": "id run_id case_id code advice",
-    "figure": "id run_id kind",
-    "draft_distance": "target_key drafting_key text_sha256 n_tokens measured_at",
-}
-
-
-def _typed(kind: Any) -> Callable[[str], str]:
-    """The JSON of a record with the fields that mlsd knows, and no others."""
-    return lambda text: rowcodec.encode(rowcodec.decode(text, kind, "a record"))
 
 
 def _told_plan(text: str) -> str:
@@ -72,23 +54,11 @@ def _told_trial(text: str) -> str:
     return rowcodec.encode(msgspec.structs.replace(trial, text=None, reason=reason, fell_back=fell_back))
 
 
-def _told_figure(text: str, kind: str) -> str:
-    classes = {known.name: of for of, known in FIGURES.items()}
-    if kind not in classes:
-        raise rowcodec.damaged("a figure", f"there is no kind {kind!r}")
-    return rowcodec.encode(rowcodec.decode(text, classes[kind], "a figure"))
-
-
-# ... and of which what remains of them.
-REWRITTEN: dict[tuple[str, str], Callable[..., Any]] = {
-    ("run", "environment"): _typed(Environment),
+# Columns of which a record holds what these leave of them; all others hold nothing private.
+PRIVATE: dict[tuple[str, str], Callable[[str], str | None]] = {
     ("run", "plan"): _told_plan,
-    ("model", "facts"): _typed(ModelFacts),
-    ("case", "record"): _typed(Case),
     ("trial", "record"): _told_trial,
     ("warning", "message"): _anonymous,
-    ("draft_distance", "record"): _typed(DraftDistance),
-    ("figure", "record"): _told_figure,
 }
 # Servers of other programs count as they like, and agree with nothing; what cannot be is of no use to anybody.
 _LEFT_OUT = """
@@ -120,15 +90,9 @@ def write_record(store: Store, path: Path) -> int:
         copy.execute("CREATE TEMP TABLE left_out (id INTEGER PRIMARY KEY)")
         copy.executemany("INSERT INTO left_out VALUES (?)", left_out)
         copy.executescript(_LEFT_OUT)
-        for table, copied in COPIED.items():
-            for _, column, *_ in copy.execute(f'PRAGMA table_info("{table}")').fetchall():
-                if column not in copied.split():
-                    rewrite = REWRITTEN.get((table, column))
-                    arguments = f"{column}, kind" if table == "figure" else column
-                    if rewrite is not None:
-                        copy.create_function("rewritten", -1, rewrite)
-                    value = "NULL" if rewrite is None else f"rewritten({arguments})"
-                    copy.execute(f'UPDATE "{table}" SET "{column}" = {value}')
+        for (table, column), rewrite in PRIVATE.items():
+            copy.create_function("rewritten", 1, rewrite)
+            copy.execute(f'UPDATE "{table}" SET "{column}" = rewritten("{column}")')
         copy.execute("VACUUM")
         n_trials: int = copy.execute("SELECT count(*) FROM current_trial").fetchone()[0]
         data = copy.serialize()
