@@ -33,6 +33,7 @@ _QUOTED = 90  # letters of a row
 _SHOWN = 3  # skipped lines that a note quotes
 # Letters of a line that is read as a row or a log: patterns with brackets take the square of a line's length.
 _LONGEST_LINE = 5_000
+_LEAST_NUMBERS = 0.1  # of the rows of a table hold a number where a speed should stand
 # `n=3` counts runs and `top-k 20` sampled tokens: neither is a length of drafts.
 _GAMMA = re.compile(
     r"(?:n[-_ ]?max|draft[-_ ]?(?:n[-_ ]?)?max|gamma|γ|depth|num[-_ ]spec\w*[-_ ]tokens|--draft"
@@ -70,8 +71,13 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
                 seen.append(f"line {group[0].line}: {', '.join(filter(None, group[0].cells))[:_QUOTED]}")
                 continue
             group = turned
+        read = _table(group, columns)
+        n_speeds = sum(any(re.search(r"\d", row.cells.get(name, "")) for name in _SPEEDS) for row in read)
+        if len(read) > 1 and n_speeds < _LEAST_NUMBERS * len(read):  # prose, a page of help, a glossary
+            seen.append(f"line {group[0].line}: words alone in {', '.join(columns)}"[:_QUOTED])
+            continue
         unused += [head for head in group[0].cells if head not in columns and head not in ("", "answer")]
-        rows += _table(group, columns)
+        rows += read
     if not rows:
         raise _nothing_read(source, lines, seen)
     chips = list(dict.fromkeys(itertools.chain.from_iterable(map(chips_in, lines))))

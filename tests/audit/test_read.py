@@ -1,5 +1,7 @@
 """What people paste, read as cells by field."""
 
+from pathlib import Path
+
 import pytest
 
 from mlsd.audits.read import read_pasted
@@ -123,3 +125,10 @@ def test_columns_that_nothing_reads_are_named_and_a_table_of_something_else_is_p
 def test_json_that_no_record_can_hold_is_no_table(text: str) -> None:
     with pytest.raises(TableError, match="holds no row"):
         pasted(text)
+
+
+def test_a_page_of_words_is_no_table_of_rows_though_its_words_are_headings() -> None:
+    """A page of help gave 712 rows that nobody judged, since one of its lines names a speedup between two commas."""
+    for page in ("docs/commands.md", "docs/glossary.md"):
+        with pytest.raises(TableError, match="words alone in"):
+            read_pasted(Path(page).read_bytes(), page)
