@@ -345,11 +345,10 @@ class Footprint(Record, frozen=True, kw_only=True):
     states_bytes: int  # recurrent states, snapshots included
     compute_bytes: int  # of the largest pass
     output_bytes: int  # logits or tokens on the host
-    saved_states_bytes: int = 0  # copies of the recurrent state that a ladder keeps beside the context
 
     @property
     def total_bytes(self) -> int:
-        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes + self.saved_states_bytes
+        return self.kv_bytes + self.states_bytes + self.compute_bytes + self.output_bytes
 
 
 class ModelFacts(Named, frozen=True, kw_only=True):

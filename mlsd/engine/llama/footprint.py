@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
+from msgspec.structs import replace
+
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.heads import RowContext
@@ -28,8 +30,13 @@ _TERMS = {
 
 
 def footprints(model: LlamaModel, options: Sequence[ContextOptions]) -> tuple[Footprint, ...]:
-    """The memory of a context of each kind over a simulated model. Raises: NativeError for a size not in the log."""
-    return tuple(_footprint(partial(open_context, model, wanted), wanted) for wanted in options)
+    """The memory of a context of each kind over a simulated model. Raises: NativeError for a size not in the log.
+
+    States that are saved on the host are no part of a context, so kinds that differ in these alone are asked once.
+    """
+    native = [replace(wanted, n_saved_states=wanted.n_saved_states * wanted.saved_on_device) for wanted in options]
+    asked = {wanted: _footprint(partial(open_context, model, wanted)) for wanted in dict.fromkeys(native)}
+    return tuple(asked[wanted] for wanted in native)
 
 
 def attached_footprints(
@@ -39,7 +46,7 @@ def attached_footprints(
     sizes = []
     for wanted in options:
         with open_context(model, wanted) as context:
-            sizes.append(_footprint(partial(attach, context), ContextOptions(n_ctx=wanted.n_ctx)))
+            sizes.append(_footprint(partial(attach, context)))
     return tuple(sizes)
 
 
@@ -48,13 +55,11 @@ def allocated_bytes(log: Sequence[str]) -> float:
     return sum(float(size) * MIB for size in re.findall(r" buffer size = +([\d.]+) MiB", "".join(log)))
 
 
-def _footprint(opened: Callable[[], LlamaContext | RowContext], options: ContextOptions) -> Footprint:
+def _footprint(opened: Callable[[], LlamaContext | RowContext]) -> Footprint:
     with LOG.everything() as lines, closing(opened()):
         pass
     text = "".join(lines)
     terms = {name: [float(size) for size in re.findall(pattern, text)] for name, pattern in _TERMS.items()}
     if not terms["compute_bytes"] or not terms["output_bytes"]:
         raise fail("llama.cpp's log gives no sizes of buffers")
-    sizes = {name: round(sum(parts) * MIB) for name, parts in terms.items()}
-    state_bytes = sizes["states_bytes"] / options.n_all_sequences / (1 + options.n_snapshots)
-    return Footprint(**sizes, saved_states_bytes=round(options.n_saved_states * state_bytes))
+    return Footprint(**{name: round(sum(parts) * MIB) for name, parts in terms.items()})

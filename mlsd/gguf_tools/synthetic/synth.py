@@ -40,6 +40,7 @@ class SynthPlan(Record, frozen=True, kw_only=True):
     tensors: tuple[Tensor, ...]
     weight: ModelWeight
     describe: Callable[[gguf.GGUFWriter], None]  # adds the metadata
+    n_vocab: int | None = None  # of the byte-level tokenizer to add; None: `describe` adds one
     source: Source | None = None  # the file that small tensors are copied from
     origins: dict[str, str] = msgspec.field(default_factory=dict)  # a tensor's name -> its name there
 
@@ -62,7 +63,6 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
     def describe(writer: gguf.GGUFWriter) -> None:
         name = f"{shape.name}, random weights"
         add_keys(writer, shape.architecture, cut.keys, name=name, origin={"shape": shape.name})
-        add_vocabulary(writer, cut.n_vocab)
 
     return SynthPlan(
         name=shape.name,
@@ -73,6 +73,7 @@ def from_shape(shape: Shape, *, quant: str = "Q8_0", n_layers: int | None = None
         tensors=tuple(stored),
         weight=weight,
         describe=describe,
+        n_vocab=cut.n_vocab,
     )
 
 
@@ -157,6 +158,8 @@ def write_synthetic(
 
     def write_metadata(writer: gguf.GGUFWriter) -> None:
         plan.describe(writer)
+        if plan.n_vocab is not None:
+            add_vocabulary(writer, plan.n_vocab)
         writer.add_uint32("mlsd.seed", seed)
         if router_correlation is not None:
             writer.add_float32("mlsd.router_correlation", router_correlation)
@@ -173,8 +176,17 @@ def write_synthetic(
 
 
 def write_hollow(path: Path, plan: SynthPlan) -> None:
-    """Write the planned model as a sparse file without weights, to plan memory with. Raises: InputError."""
-    write_gguf(path, plan.architecture, plan.tensors, plan.describe, None)
+    """Write the planned model as a sparse file without weights, to plan memory with. Raises: InputError.
+
+    Of a tokenizer only the size is there: to write and to load one of 248,320 tokens takes longer than all the rest.
+    """
+
+    def write_metadata(writer: gguf.GGUFWriter) -> None:
+        plan.describe(writer)
+        if plan.n_vocab is not None:
+            writer.add_tokenizer_model("no_vocab")
+
+    write_gguf(path, plan.architecture, plan.tensors, write_metadata, None)
 
 
 class _Pools:

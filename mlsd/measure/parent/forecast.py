@@ -1,7 +1,7 @@
 """What a plan needs of this machine, and how long it takes, from earlier results before anything runs."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def plan_study(
     backend, memory = ask_memory(plan.loads, models, request.overrides.engine)
     environment = msgspec.structs.replace(environment, backend=backend.backend, llama_cpp_build=backend.build)
     chips = _chips(request, environment, here=here)
-    tok_s = _tok_s(request, environment, earlier if earlier.exists() else None, list(chips.values()))
+    tok_s = _tok_s(plan.models(), environment, earlier if earlier.exists() else None, list(chips.values()))
     mac_gib = None if here or environment.os.startswith("macOS") else request.profile.memory_gib
     if mac_gib is None:
         budget = memory_budget(environment, backend.memory_bytes)
@@ -90,9 +90,9 @@ def plan_study(
     )
 
 
-def _tok_s(request: StudyRequest, environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
+def _tok_s(models: Iterable[str], environment: Environment, db: Path | None, chips: Sequence[AppleChip]) -> TokS:
     """Rates from results of this machine, then from what public rows show of its chip."""
-    works = {entry.id: _work(entry.id) for entry in request.library.manifest}
+    works = {id_: _work(id_) for id_ in models}
     build = build_of(environment.llama_cpp_build) or 0 if apple_chip(environment.chip or "") else installed_build(A_MAC)
     public = partial(rates_from_chips, works, chips, _n_prompt, build=build)
     if db is None:
@@ -102,6 +102,7 @@ def _tok_s(request: StudyRequest, environment: Environment, db: Path | None, chi
         trials = [one.trial for one in store.trials(rounds=False) if one.run_id in own]
         cases = store.cases()
     results = rates_from_results(trials, cases)
+    works |= {id_: _work(id_) for id_ in {case.target.id for case in cases.values()} - works.keys()}
     scale = _scale(results, cases, works, chips[0]) if len(chips) == 1 else None
     by_chip = public(scale=scale)
     return lambda case: results(case) or by_chip(case)

@@ -283,7 +283,8 @@ def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, Conte
         kv += found.kv_bytes * (2 if saved == "all" else 1)
         states += found.states_bytes
         if saved != "nothing":
-            states += found.states_bytes // (options.n_snapshots + 1) * max(1, options.n_saved_states)
+            n_saved = 1 if options.saved_on_device else max(1, options.n_saved_states)
+            states += found.states_bytes // (options.n_snapshots + 1) // options.n_all_sequences * n_saved
         compute += found.compute_bytes
         output += found.output_bytes
     return ArmMemory(

@@ -25,7 +25,7 @@ from mlsd.measure.probe_cache import answer_path
 from mlsd.records import BackendInfo, DrafterSpec, Footprint, content_id
 from mlsd.units import format_bytes
 
-_FORMAT = 2  # raise it when a footprint means something else
+_FORMAT = 3  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.
 _MOST_BEYOND = 8192
 
@@ -95,12 +95,10 @@ def _without_snapshots(model: LlamaModel, options: Sequence[ContextOptions]) -> 
 
     A context keeps a state for each snapshot beside the newest one; all are of one size.
     """
-    plain = [msgspec.structs.replace(one, n_snapshots=0) for one in options]
-    distinct = list(dict.fromkeys(plain))
-    asked = dict(zip(distinct, footprints(model, distinct), strict=True))
+    plain = footprints(model, [msgspec.structs.replace(wanted, n_snapshots=0) for wanted in options])
     return tuple(
-        msgspec.structs.replace(asked[base], states_bytes=asked[base].states_bytes * (1 + one.n_snapshots))
-        for base, one in zip(plain, options, strict=True)
+        msgspec.structs.replace(footprint, states_bytes=footprint.states_bytes * (1 + wanted.n_snapshots))
+        for footprint, wanted in zip(plain, options, strict=True)
     )
 
 
