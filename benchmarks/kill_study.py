@@ -169,7 +169,7 @@ class Gate(Study):
                     if path.suffix == ".py" or ("vulkan" not in path.name and path.is_file()):
                         archive.write(path, path.relative_to(folder))
         self.env = {**os.environ, "MLSD_CACHE": str(self._cache)}
-        self.command = [sys.executable, "-m", "mlsd", "doctor", "--builds", str(wheel)]
+        self.command = [sys.executable, "-m", "mlsd", "doctor", "builds", str(wheel)]
 
     def written(self) -> list[Path]:
         """What was unpacked."""

@@ -122,7 +122,7 @@ def test_a_tiny_suite_b_is_valid(device: Device, tmp_path: Path) -> None:
 
 
 def test_the_self_check_holds(device: Device, tmp_path: Path) -> None:
-    done = device.mlsd("doctor", "--self-check", "-o", "check.json", place=tmp_path)
+    done = device.mlsd("doctor", "self-check", "-o", "check.json", place=tmp_path)
     checks = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["checks"]
     # Power and swap are this machine's, whatever the device does.
     own = [check for check in checks if check["name"] not in ("power", "low-power mode", "heat", "swap")]

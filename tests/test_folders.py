@@ -83,9 +83,9 @@ def odd_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (variable, command)
         for variable in ("MLSD_CACHE", "MLSD_HOME")
-        for command in ("doctor", "doctor tiny-dense", "bench tiny-dense --draft tiny-draft", "models list")
+        for command in ("doctor", "doctor model tiny-dense", "bench tiny-dense --draft tiny-draft", "models list")
     ]
-    + [("MLSD_CACHE", "doctor --builds"), ("MLSD_HOME", "models pull tiny-dense")],
+    + [("MLSD_CACHE", "doctor builds"), ("MLSD_HOME", "models pull tiny-dense")],
 )
 def test_a_file_where_a_folder_must_be_is_named_by_every_command_that_writes_there(
     variable: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -93,7 +93,7 @@ def test_a_file_where_a_folder_must_be_is_named_by_every_command_that_writes_the
     file = tmp_path / "file"
     file.write_text("no folder")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(variable, str(file / ("below" if command in ("models list", "doctor --builds") else "")))
+    monkeypatch.setenv(variable, str(file / ("below" if command in ("models list", "doctor builds") else "")))
     with pytest.raises(SystemExit, match="2"):
         main(command.split())
     printed = capsys.readouterr().err

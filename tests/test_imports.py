@@ -145,7 +145,7 @@ def _loaded(tmp_path: Path, *words: str) -> set[str]:
     "words",
     [
         *("--help", "results --db none.sqlite", "report --db none.sqlite", "audit none.csv"),
-        *("calibrate none", "doctor none"),
+        *("calibrate none", "doctor model none"),
     ],
 )
 def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str) -> None:

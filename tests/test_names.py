@@ -81,8 +81,11 @@ def test_a_database_with_such_names_is_reported_on(mlsd: Mlsd, tmp_path: Path) -
 
 def test_a_file_whose_name_is_no_text_is_one_message(mlsd: Mlsd, tmp_path: Path) -> None:  # noqa: F811
     shutil.copy(asset_path("tiny/tiny-dense.gguf"), strange := tmp_path / "m\udcff.gguf")
-    for words in (("doctor", strange), ("report", "--db", tmp_path / "\udcff.sqlite", "-o", tmp_path / "\udcff")):
+    for words in (
+        ("doctor", "model", strange),
+        ("report", "--db", tmp_path / "\udcff.sqlite", "-o", tmp_path / "\udcff"),
+    ):
         ran = mlsd(*words)
         assert ran.code == 2 and "Traceback" not in ran.err, ran.err
     shutil.copy(asset_path("tiny/tiny-dense.gguf"), coloured := tmp_path / "m\x1b[31m.gguf")
-    assert mlsd("doctor", coloured).code == 0
+    assert mlsd("doctor", "model", coloured).code == 0

@@ -45,7 +45,7 @@ def test_every_strategy_and_method_is_exact_at_every_gamma(build: Build) -> None
 
 
 def test_the_self_check_holds(build: Build, tmp_path: Path) -> None:
-    run(build, "mlsd", "doctor", "--self-check", "-o", "check.json", folder=tmp_path)
+    run(build, "mlsd", "doctor", "self-check", "-o", "check.json", folder=tmp_path)
     found = json.loads((tmp_path / "check.json").read_text())
     assert found["environment"]["llama_cpp_build"].endswith(f"+{build.fingerprint}")
     assert not [check for check in found["checks"] if check["ok"] is False and check["name"] != "swap"]

@@ -254,7 +254,7 @@ _DIED, _NO_GPU = "killed by SIG", "gives this process no GPU"  # as a verdict sa
 
 def _refusal() -> str | None:
     """What the gate says of a build that it refuses, printed as well; None: the build fits."""
-    asked = [sys.executable, "-P", "-m", "mlsd", "doctor", "--builds", "."]
+    asked = [sys.executable, "-P", "-m", "mlsd", "doctor", "builds", "."]
     path = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(asked, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     _say(done.stdout + done.stderr)

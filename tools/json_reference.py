@@ -236,7 +236,10 @@ Failed = _object("Failed", "What any command prints in place of its answer when 
 
 _FINDING = _with(Finding, "ComparedMeasure", words=str, percent=float | None)
 PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
-    "doctor": (Diagnosis, SelfCheck, Probed, list[BuildVerdict]),
+    "doctor machine": Diagnosis,
+    "doctor model": Probed,
+    "doctor builds": list[BuildVerdict],
+    "doctor self-check": SelfCheck,
     "bench": (Bench, Tuned),
     "server": Server,
     "advise": Advise,

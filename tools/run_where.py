@@ -1,6 +1,6 @@
 """Writes what docs/install.md says of machines: a row for each self-check under studies/. Run: make generated.
 
-`mlsd doctor --self-check -o studies/self-check-NAME.json` makes such a file; it names no person, machine or folder.
+`mlsd doctor self-check -o studies/self-check-NAME.json` makes such a file; it names no person, machine or folder.
 """
 
 from pathlib import Path

@@ -27,7 +27,7 @@ from mlsd.names import clean
 SECTIONS: dict[str, dict[str, str]] = {
     "Start": {
         "demo": "Show an honest win, an honest loss and an invalid result.",
-        "doctor": "Show this machine, its builds, and which rollbacks are exact.",
+        "doctor": "Show this machine; check it, its builds, a model's rollbacks.",
         "bench": "Measure plain and speculative decoding; search the best setting.",
         "server": "Check whether your server's speculation is faster and lossless.",
         "advise": "Predict what each draft and gamma gives, and say what decides it.",

@@ -113,7 +113,7 @@ def choose_strategy(
     subject = f"Rollback {wanted!r} is not exact" if is_named else "No rollback is exact"
     raise EngineError(
         f"{subject} for {model} as a {role} at gamma {gamma}: {'; '.join(reasons)}.",
-        hint=f"`mlsd doctor {model} --gamma {gamma}` tries every strategy; another gamma may do.",
+        hint=f"`mlsd doctor model {model} --gamma {gamma}` tries every strategy; another gamma may do.",
     )
 
 

@@ -118,7 +118,7 @@ class Bench(BlockBench):
                     raise WorkerError(
                         f"{self._doing()} took over {format_duration(self._most_ready_s)}, where about "
                         f"{format_duration(self._expected_s)} were expected.",
-                        hint="Fewer --gamma or arms are checked sooner; `mlsd doctor MODEL` tries one model alone.",
+                        hint="Fewer --gamma or arms are checked sooner; `mlsd doctor model MODEL` tries it alone.",
                     )
                 self._report(event)
             reason, advice = worker.exit_reason(), worker.advice()

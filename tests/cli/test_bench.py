@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_sampled_tokens(mlsd: Mlsd, tiny: Path) -> 
 
 
 def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
-    result = mlsd("doctor", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
+    result = mlsd("doctor", "model", tiny / "qwen35.gguf", "--n-threads", 1, "--json")
     answer = json.loads(result.out)
     assert [row["gamma"] for row in answer["chosen"]] == 2 * [1, 2, 4, 8, 16], "those of bench"
     assert {(row["role"], row["strategy"]) for row in answer["chosen"]} == {
@@ -115,7 +115,7 @@ def test_probe_names_the_exact_strategies(mlsd: Mlsd, tiny: Path) -> None:
     tried = {(row["role"], row["strategy"]) for row in answer["checks"] if row["exact"]}
     assert tried == {("target", "snapshots"), ("target", "checkpoint"), *(("draft", name) for name in OF_HYBRID_DRAFTS)}
     assert answer["kernel_noise"] >= 0
-    shown = mlsd("doctor", tiny / "falcon-h1.gguf", "--n-threads", 1, "--gamma", "2,8").out
+    shown = mlsd("doctor", "model", tiny / "falcon-h1.gguf", "--n-threads", 1, "--gamma", "2,8").out
     assert "the engine keeps no snapshots" in shown
     assert "As a target: checkpoint.  As a draft: ladder." in shown
 

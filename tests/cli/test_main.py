@@ -75,8 +75,8 @@ def test_quiet_prints_the_result_alone(mlsd: Mlsd) -> None:
 
 
 def test_verbose_says_where_an_error_arose(mlsd: Mlsd, tmp_path: Path) -> None:
-    assert "in check_model" not in mlsd("doctor", tmp_path / "gone.gguf").err
-    done = process("doctor", tmp_path / "gone.gguf", "-v")
+    assert "in check_model" not in mlsd("doctor", "model", tmp_path / "gone.gguf").err
+    done = process("doctor", "model", tmp_path / "gone.gguf", "-v")
     assert done.returncode == 2
     assert "in check_model" in done.stderr
 

@@ -13,7 +13,8 @@ MISSPELT = [  # a command, what was meant, another of the list
     *(
         (words, "tiny-dense", "mlsd models list")
         for words in (
-            *(f"bench {MODEL}", f"advise {MODEL}", f"calibrate {MODEL}", f"calibrate parts {MODEL}", f"doctor {MODEL}"),
+            *(f"bench {MODEL}", f"advise {MODEL}", f"doctor model {MODEL}"),
+            *(f"calibrate {MODEL}", f"calibrate parts {MODEL}"),
             *(f"compare . . {MODEL}", f"compare . . tiny-moe --target-b {MODEL}", f"bench tiny-moe --draft {MODEL}"),
             *(f"models {verb} {MODEL}" for verb in ("show", "pull", "verify")),
             f"models distance tiny-moe --draft {MODEL}",

@@ -74,7 +74,7 @@ REFUSED = [
     ("compare . . tiny-dense --flash-attention on/maybe", "'--flash-attention': 'maybe' is not one of"),
     ("compare . . tiny-dense --until 200%", "is not a share like 2%"),
     ("compare . . tiny-dense --fail-on faster:3%", "is not one of slower:3%"),
-    (f"doctor tiny-moe {RAISES}", HUGE),
+    (f"doctor model tiny-moe {RAISES}", HUGE),
     ("models show nope", "No model has the id 'nope'"),
     ("models show {broken}/text.gguf", "not a GGUF file"),
     ("models show {broken}/tasks.jsonl", "not a GGUF file"),
@@ -168,7 +168,7 @@ def test_a_model_that_computes_no_numbers_is_one_message(
 ) -> None:
     write_nan_norm(tiny / "llama.gguf", tmp_path / "nan.gguf", value)
     distance = ("models", "distance", "--draft", tiny / "llama.gguf")
-    for command in (("bench",), ("doctor",), distance, ("calibrate", "--budget-s", 1)):
+    for command in (("bench",), ("doctor", "model"), distance, ("calibrate", "--budget-s", 1)):
         result = mlsd(*command, tmp_path / "nan.gguf", "--n-threads", 1)
         assert result.code != 0, command
         assert message in " ".join(result.err.split()), (command, result.err)

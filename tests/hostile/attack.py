@@ -131,7 +131,7 @@ def _worker(range_: Range, rng: random.Random) -> Iterator[Shot]:
     data = range_.read("llama.gguf")
     whole = rng.random() < 0.5
     file = str(range_.write("model.gguf", mutate.of_bytes(data, rng) if whole else mutate.of_header(data, rng)))
-    yield Shot(("doctor", file, "--n-threads", "1", *rng.choice(((), ("--n-ctx", "512"))), "--json"))
+    yield Shot(("doctor", "model", file, "--n-threads", "1", *rng.choice(((), ("--n-ctx", "512"))), "--json"))
 
 
 def _weights(range_: Range, rng: random.Random) -> Iterator[Shot]:
@@ -315,7 +315,7 @@ def _split(range_: Range, rng: random.Random) -> Iterator[Shot]:
     out = str(range_.out / "new.gguf")
     reads = (("show",), ("make", "synth", "-o", out), ("make", "noise", "--noise", "0.01", "-o", out),
              ("make", "subset", "--exit", "2", "-o", out))  # fmt: skip
-    command = ("doctor", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
+    command = ("doctor", "model", "--n-threads", "1") if rng.random() < 0.1 else ("models", *rng.choice(reads))
     yield Shot((*command, str(parts[0])))
 
 
@@ -349,7 +349,7 @@ def _environment(range_: Range, rng: random.Random) -> Iterator[Shot]:
     cheap = (("results",), ("models", "list"), ("run", "--dry-run", "B", "--profile", "tiny"), ("audit", "x.csv"),
              ("models", "methods"), ("advise", "tiny-moe"), ("models", "pull", "tiny-moe"), ("bench", "x"))  # fmt: skip
     # Not doctor: what it plans takes more memory than any other command.
-    slow = (("doctor", "--builds"), ("doctor", "tiny-dense", "--n-threads", "1"), ("doctor", "--builds", "."))
+    slow = (("doctor", "builds"), ("doctor", "model", "tiny-dense", "--n-threads", "1"), ("doctor", "builds", "."))
     with mock.patch.dict(os.environ, planted), contextlib.chdir(folder):
         yield Shot(rng.choice(slow if rng.random() < 0.15 else cheap))
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.options import json_option, refuse
+from mlsd.cli.help import CommandGroup
+from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.columns import column
 from mlsd.hardware import darwin
@@ -33,56 +34,19 @@ _TONES: dict[str, Tone] = {
 }
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="[MODEL]", shell_complete=shared.offer_models)
-@click.option("--builds", is_flag=True, help="List the builds of llama.cpp that are here; or try those named.")
-@click.option("--self-check", "checks", is_flag=True, help="Check this machine, build and device; two minutes.")
-@shared.output_option("Write the self-check as JSON; it contains no names and no paths.", required=False)
-@shared.build_option
-@json_option
-@shared.engine_options
-@shared.gammas_option("Draft lengths of MODEL [default: as bench, 1,2,4,8,16].", default=GAMMAS)
-@click.pass_context
-def doctor(
-    ctx: click.Context,
-    /,
-    names: tuple[str, ...],
-    builds: bool,
-    checks: bool,
-    output: Path | None,
-    as_json: bool,
-    engine: EngineOptions,
-    gammas: tuple[int, ...],
-) -> None:
-    """Print this machine, the build, what could not be read and why, and which profiles fit.
-
-    With MODEL, a path or an id, it is rolled back in every way, and its logits are compared with those of the same
-    tokens from which nothing was taken back: what arms of bench get at each gamma. Exits with 1 if a check of
-    --self-check fails.
-
-    With --builds the words are builds, as --build takes them: `.` (this environment), another environment or its
-    interpreter, a wheel, a folder with libllama, or a Homebrew or conda prefix. Whether one fits is decided by trying:
-    names, structures, a known pass, memory saved and loaded, rollback. Exits with 1 if one of those named does not.
-    """
-    if builds + checks + bool(names and not builds) > 1 or (len(names) > 1 and not builds):
-        raise click.UsageError("Give one MODEL, or --builds with builds to try, or --self-check.")
-    refuse(ctx, ("output",), not checks, "--self-check")
-    of_model = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "gammas")
-    refuse(ctx, of_model, builds or checks or not names, "a MODEL")
-    if builds:
-        _builds(ctx, names, as_json)
-    elif checks:
-        _self_check(output, as_json)
-    elif names:
-        _probe(names[0], engine, gammas, as_json)
-    else:
-        _machine(as_json)
+@click.group(cls=CommandGroup)
+def doctor() -> None:
+    """Print this machine, the build, what could not be read and why, and which profiles fit; or the parts below."""
 
 
 # --- this machine -------------------------------------------------------------------------------------------------
 
 
-def _machine(as_json: bool) -> None:
+@doctor.command("machine", default=True)
+@shared.build_option
+@json_option
+def show_machine(as_json: bool) -> None:
+    """Print this machine, the build, what could not be read and why, and which profiles fit."""
     from mlsd.measure.parent.doctor import examine
 
     with working("Examining this machine"):
@@ -98,7 +62,12 @@ def _machine(as_json: bool) -> None:
         say(f"Warning: {warning.message} {warning.advice}")
 
 
-def _self_check(output: Path | None, as_json: bool) -> None:
+@doctor.command("self-check")
+@shared.output_option("Write it as JSON as well; it contains no names and no paths.", required=False)
+@shared.build_option
+@json_option
+def self_check(output: Path | None, as_json: bool) -> None:
+    """Print whether this machine, build and device decode exactly, in two minutes; exits with 1 where a check fails."""
     from mlsd.measure.parent.blocks import machine_lock
     from mlsd.measure.parent.doctor import check_machine, write_self_check
 
@@ -152,7 +121,18 @@ def _to_get(fit: ProfileFit) -> str:
 # --- a model's rollbacks ------------------------------------------------------------------------------------------
 
 
-def _probe(target: str, engine: EngineOptions, gammas: tuple[int, ...], as_json: bool) -> None:
+@doctor.command("model")
+@shared.model_argument("target", metavar="MODEL")
+@shared.gammas_option("Draft lengths [default: as bench, 1,2,4,8,16].", default=GAMMAS)
+@shared.build_option
+@json_option
+@shared.engine_options
+def probe(target: str, engine: EngineOptions, gammas: tuple[int, ...], as_json: bool) -> None:
+    """Print which rollbacks are exact for MODEL, a path or an id, and which of them arms of bench get at each gamma.
+
+    The model is rolled back in every way, and its logits are compared with those of the same tokens from which nothing
+    was taken back.
+    """
     shared.check_models(target)
     from mlsd.engine.probe import NOISE_WIDTHS
     from mlsd.measure.process import call
@@ -186,7 +166,17 @@ def _chosen(result: Probed, role: Role) -> str:
 # --- builds of llama.cpp ------------------------------------------------------------------------------------------
 
 
-def _builds(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+@doctor.command("builds")
+@click.argument("names", nargs=-1, metavar="[BUILD]...")
+@json_option
+@click.pass_context
+def list_builds(ctx: click.Context, /, names: tuple[str, ...], as_json: bool) -> None:
+    """Print the builds of llama.cpp that are here, or those named, and which of them fit.
+
+    A BUILD is what --build takes: `.` (this environment), another environment or its interpreter, a wheel, a folder
+    with libllama, or a Homebrew or conda prefix. Whether one fits is decided by trying: names, structures, a known
+    pass, memory saved and loaded, rollback. Exits with 1 if one of those named does not.
+    """
     from mlsd.measure.parent.builds import known_builds, verdict_of
 
     found = [verdict_of(name) for name in names or dict.fromkeys(known_builds())]

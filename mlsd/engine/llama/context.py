@@ -295,7 +295,7 @@ class LlamaContext:
             self._failed(
                 EngineError(
                     f"llama.cpp cannot cut {self.model.path.name} back from position {self.n_past} to {n_past}.",
-                    hint="Its memory is recurrent; `mlsd doctor` shows which rollback strategies are exact for it.",
+                    hint="Its memory is recurrent; `mlsd doctor model MODEL` shows which rollbacks are exact for it.",
                 )
             )
         self.n_past = n_past

@@ -167,7 +167,7 @@ def _require_fit(native: Any) -> None:
         raise NativeError(
             f"This build does not fit: {'; '.join(misfits)}.",
             hint="A folder of libraries must be of a layout that is known; for another release give the Python "
-            "interpreter of an environment that has its bindings. `mlsd doctor --builds` shows which builds fit.",
+            "interpreter of an environment that has its bindings. `mlsd doctor builds` shows which builds fit.",
         )
 
 
@@ -210,7 +210,7 @@ def _load_backends(native: Any, backends: Mapping[str, Sequence[Path]]) -> None:
     if not shared.ggml_backend_dev_count():
         raise fail(
             f"This build of llama.cpp has no backend that works here: none could be loaded from {native._base_path}",
-            hint="It may be made for another processor; `mlsd doctor --builds` shows which builds fit.",
+            hint="It may be made for another processor; `mlsd doctor builds` shows which builds fit.",
         )
     LOG.drain()  # a driver that is not there keeps its backend from loading, and others serve
 

@@ -55,7 +55,7 @@ _PLACES = ("", "lib", "bin", "lib64", "libexec", "lib/*", "*", "*/lib", "*/bin")
 _MOST_BYTES = 4 << 30  # of libraries, or of a wheel unpacked
 _HINT = (
     "A build is `.`, the Python interpreter of another environment, a wheel, or a folder or prefix with libllama; "
-    "`mlsd doctor --builds` shows those that are here."
+    "`mlsd doctor builds` shows those that are here."
 )
 
 

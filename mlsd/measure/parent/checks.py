@@ -186,11 +186,11 @@ def _not_counted(trials: Sequence[Trial], measured: Sequence[Trial]) -> Iterator
         yield _warning(
             "failed_native_calls",
             f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
-            "Do not use these trials; choose a rollback strategy that `mlsd doctor` reports as exact.",
+            "Do not use these trials; choose a rollback strategy that `mlsd doctor model MODEL` reports as exact.",
         )
     for case_id, count in Counter(t.case_id for t in measured if _diverged(t)).items():
         sentence = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
-        advice = "The speed of a wrong output means nothing: run `mlsd doctor` on target and draft."
+        advice = "The speed of a wrong output means nothing: run `mlsd doctor model` on target and draft."
         yield _warning("diverged", sentence, advice, case_id)
     outputs = dict.fromkeys((t.case_id, t.tokens) for t in measured if t.losslessness and t.tokens)  # greedy
     for case_id, count in Counter(case_id for case_id, _ in outputs).items():

@@ -218,5 +218,5 @@ def read_self_check(path: Path) -> SelfCheck:
         return msgspec.json.decode(path.read_bytes(), type=SelfCheck)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(
-            f"{path} is not a self-check: {error}.", hint="Write one: mlsd doctor --self-check -o FILE."
+            f"{path} is not a self-check: {error}.", hint="Write one: mlsd doctor self-check -o FILE."
         ) from error

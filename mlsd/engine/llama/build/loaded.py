@@ -82,7 +82,7 @@ def loaded(package: str, shared: Any) -> LoadedLibraries:
         if function is None or not find(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info)):
             raise NativeError(
                 f"The loader does not say where {symbol} of {package} lies, so nobody knows which llama.cpp this is.",
-                hint="`mlsd doctor --builds` tries every build that is here.",
+                hint="`mlsd doctor builds` tries every build that is here.",
             )
         paths.add(os.path.realpath(os.fsdecode(info.path)))
     return LoadedLibraries(package=os.path.realpath(package), libraries=tuple(sorted(paths)))
