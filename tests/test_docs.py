@@ -38,6 +38,8 @@ from tools.run_where import with_rows
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+GENERATED = ("commands.md", "data.md")
+MOST_WORDS = 16_000  # of the others together
 # Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
 # Servers of the pages at which somebody else's would listen: these answer in their place.
 STAND_INS = {
@@ -265,6 +267,11 @@ def test_every_file_that_a_page_points_to_exists(page: str) -> None:
     if page != "commands.md":
         for named in re.findall(r"`(mlsd/[\w/]+(?:\.py)?|tests/[\w/]+\.py)`", text):
             assert (ROOT / named).exists(), named
+
+
+def test_the_pages_that_are_written_by_hand_stay_short() -> None:
+    count = sum(len(path.read_text("utf-8").split()) for name, path in PAGES.items() if name not in GENERATED)
+    assert count <= MOST_WORDS, "shorten a page before another grows: `wc -w README.md docs/*.md`"
 
 
 def test_every_file_that_ci_names_exists() -> None:
