@@ -4,7 +4,7 @@ A column is declared once, in one line: its name with the unit in it, its format
 not measured is missing, never 0. Registries: `trials.fields` (arms), `formats.tables` (trials), `analysis.frames`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 Get = Callable[[Any], Any]  # of a row
@@ -50,16 +50,14 @@ def column(
 
 
 def path(names: str) -> Get:
-    """What reads fields of fields, values of mappings, items by number, and None where one on the path is None."""
+    """What reads fields of fields, values of dicts, items by number, and None where one on the path is None."""
     parts = names.split(".")
 
     def read(row: Any) -> Any:
         for part in parts:
             if row is None:
                 return None
-            row = (
-                row[int(part)] if part.isdigit() else row.get(part) if isinstance(row, Mapping) else getattr(row, part)
-            )
+            row = row.get(part) if isinstance(row, dict) else row[int(part)] if part.isdigit() else getattr(row, part)
         return row
 
     return read

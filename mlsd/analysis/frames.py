@@ -86,6 +86,8 @@ class Paired(NamedTuple):
     target: ModelFacts | None
     draft: ModelFacts | None
     perplexity_ratio: float | None
+    whole: Sums
+    ms: Mapping[str, float]  # of a round, by part
 
     @property
     def own(self) -> Trial:
@@ -94,14 +96,6 @@ class Paired(NamedTuple):
     @property
     def case(self) -> Case:
         return self.pair.own.case
-
-    @property
-    def whole(self) -> Sums:
-        return self.pair.own.whole
-
-    @property
-    def ms(self) -> dict[str, float]:
-        return self.whole.ms_per_round
 
     @property
     def t_one_ms(self) -> float:
@@ -152,19 +146,30 @@ _PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds
 )
 _NEVER_MISSING: dict[Kind, Kind] = {"string": "object", "Int64": "int64", "boolean": "bool"}
 PAIRS = tuple(one._replace(kind=_NEVER_MISSING.get(one.dtype, one.dtype)) for one in _PAIRS)
+_OF_CASE = [  # what all pairs of a case have in common
+    "target", "drafter", "draft", "options", "component", "gamma", "prompt", "mixture", "parameters", "active",
+    "weight_bytes", "architecture", "shape", "draft_parameters",
+]  # fmt: skip
 
 
 def pairs(
     found: Iterable[TrialPair], models: Mapping[str, ModelFacts], ratios: Mapping[int, float] | None = None
 ) -> pd.DataFrame:
     """One row a pair with rounds: columns `PAIRS`; `ratios` are perplexity ratios by the trial that drafted."""
+    import pandas as pd
 
     def paired(one: TrialPair) -> Paired:
         draft = one.own.case.drafter.draft
         of_draft = models.get(draft.id) if draft else None
-        return Paired(one, models.get(one.own.case.target.id), of_draft, (ratios or {}).get(one.own.id))
+        facts, ratio, whole = models.get(one.own.case.target.id), (ratios or {}).get(one.own.id), one.own.whole
+        return Paired(one, facts, of_draft, ratio, whole, whole.ms_per_round)
 
-    return made((paired(one) for one in found if one.own.whole.rounds), PAIRS)
+    rows = [paired(one) for one in found if one.own.whole.rounds]
+    cases = {one.own.case_id: one for one in rows}
+    by_case = made(cases.values(), (one for one in PAIRS if one.name in _OF_CASE)).set_index(pd.Index(cases))
+    by_trial = made(rows, (one for one in PAIRS if one.name not in _OF_CASE))
+    by_trial[_OF_CASE] = by_case.loc[[one.own.case_id for one in rows]].set_index(by_trial.index)
+    return by_trial[[one.name for one in PAIRS]]
 
 
 def _seconds(moment: str) -> float:

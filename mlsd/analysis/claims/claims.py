@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -173,10 +174,22 @@ def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
     return count_verdicts(rows)
 
 
-@cache
 def audited(study: str) -> Audit:
     """What the audit says of a published study."""
-    return audit(study, published.context(published.load(study)))
+    return _audited()[study]
+
+
+@cache
+def _audited() -> dict[str, Audit]:
+    """Of all studies behind claims, in one audit: their rows never judge each other."""
+    studies = dict.fromkeys(claim.audit.study for claim in claims() if claim.audit is not None)
+    contexts = [published.context(published.load(study)) for study in studies]
+    rows = iter(audit(", ".join(studies), *contexts).rows)
+    own = (tuple(itertools.islice(rows, len(context.rows))) for context in contexts)
+    return {
+        study: Audit(source=study, rows=of, notes=tuple(dict.fromkeys(context.notes)))
+        for study, context, of in zip(studies, contexts, own, strict=True)
+    }
 
 
 _Figures = TypeVar("_Figures", Interval, Visible)

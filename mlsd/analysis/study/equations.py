@@ -115,15 +115,16 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
 
     Of our own engine alone: what a round of a server cost is not known in its parts.
     """
+    chains = [
+        (arm, own)
+        for arm in arms
+        if arm.question.source == "engine" and arm.case.drafter.name == DRAFT_MODEL
+        if arm.n_valid and arm.ratio is not None and (own := [one for one in arm.pairs if one.own.whole.proposed])
+    ]
+    every = frames.pairs((one for _, own in chains for one in own), {}).set_index("trial_id", drop=False)
     found = []
-    for arm in arms:
-        if arm.question.source != "engine":
-            continue
-        if arm.case.drafter.name != DRAFT_MODEL or not arm.n_valid or arm.ratio is None:
-            continue
-        pairs = frames.pairs((one for one in arm.pairs if one.own.whole.proposed), {})
-        if pairs.empty:
-            continue
+    for arm, own in chains:
+        pairs = every.loc[[one.own.id for one in own]]
         found.append(_of_times(arm, pairs, "rounds"))
         costs, gamma = costs_of(arm), arm.case.gamma
         if costs is not None and costs.step_ms and gamma + 1 in costs.verify_ms:
