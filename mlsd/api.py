@@ -8,11 +8,11 @@ command's own. Everything raises from the tree in `mlsd.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from mlsd.records import EngineOptions, Sampling
+from mlsd.planning.options import BenchOptions, CalibrateOptions, RunOptions, SearchOptions, called_by
+from mlsd.servers.request import ServerRequest
 
 if TYPE_CHECKING:
     from mlsd.analysis.study.study import Study
@@ -22,177 +22,69 @@ if TYPE_CHECKING:
     from mlsd.measure.parent.requests import BenchResult, StudyResult
     from mlsd.measure.parent.tune import TuneResult
     from mlsd.planning.plan import Plan
-    from mlsd.planning.request import Goal, StudyRequest
     from mlsd.report.page import Written
     from mlsd.servers.measure import ServerResult
 
-Until = float | Literal["decided"] | None  # until the best is known to such a share, or each arm is decided
-_GREEDY, _DEFAULTS = Sampling(), EngineOptions()
-_BUDGET_S = 600.0  # with `until`
 
-
-def bench(
-    target: str | Path,
-    *,
-    drafts: Sequence[str | Path] = (),
-    drafters: Sequence[str] | None = (),
-    gammas: Sequence[int | Literal["adaptive"]] | None = None,
-    prompts: Sequence[str | Path] = ("code",),
-    depths: Sequence[int] = (0,),
-    chat: bool = False,
-    think: bool | None = None,
-    n_predict: int = 256,
-    repeats: int = 3,
-    until: Until = None,
-    budget_s: float | None = None,
-    sampling: Sampling = _GREEDY,
-    rollback: str = "auto",
-    stop_at_eog: bool = False,
-    seed: int = 0,
-    engine: EngineOptions = _DEFAULTS,
-    db: str | Path | None = None,
-    fresh: bool = False,
-) -> BenchResult:
+@called_by(BenchOptions)
+def bench(asked: BenchOptions) -> BenchResult:
     """Measure drafts and methods beside plain decoding in interleaved blocks, and keep the trials.
 
-    A drafter is "NAME" or "NAME:option=value,...", or a class in a file: "./mine.py:Freq"; None: look-ups and the
-    local drafts that fit. The same question goes on with the blocks of earlier calls; `fresh` starts it anew.
+    Without drafters (None) it tries look-ups and the local drafts that fit. The same question goes on with the blocks
+    of earlier calls.
     """
-    fields = _fields(locals(), "db", "fresh")
     from mlsd.measure.parent import requests
-    from mlsd.planning.request import bench_request
+    from mlsd.planning.request import resolve_bench
 
-    return requests.bench(bench_request(**fields), _path(db), fresh=fresh)
+    return requests.bench(resolve_bench(asked), _path(asked.db), fresh=asked.fresh)
 
 
-def search(
-    target: str | Path,
-    drafter: str,
-    *,
-    settings: int = 20,
-    drafts: Sequence[str | Path] = (),
-    prompts: Sequence[str | Path] = ("code",),
-    n_predict: int = 64,
-    repeats: int = 4,
-    budget_s: float | None = None,
-    sampling: Sampling = _GREEDY,
-    rollback: str = "auto",
-    stop_at_eog: bool = False,
-    seed: int = 0,
-    engine: EngineOptions = _DEFAULTS,
-    db: str | Path | None = None,
-) -> TuneResult:
+@called_by(SearchOptions)
+def search(asked: SearchOptions) -> TuneResult:
     """Search the fastest gamma and options of a drafter in so many settings, "off" among the answers, or go on."""
-    fields = _fields(locals(), "db", "settings")
-    from mlsd.measure.parent.tune import tune, tune_request
+    from mlsd.measure.parent.tune import resolve_search, tune
 
-    return tune(tune_request(**fields, trials=settings), _path(db))
+    return tune(resolve_search(asked), _path(asked.db))
 
 
-def run(
-    *suites: str,
-    profile: str | None = None,
-    models: Mapping[str, str | Path] | None = None,
-    gammas: Sequence[int] | None = None,
-    drafts: Sequence[str | Path] | None = None,
-    prompts: Sequence[str | Path] | None = None,
-    n_predict: int | None = None,
-    repeats: int | None = None,
-    limit: int | None = None,
-    sampling: Sampling = _GREEDY,
-    seed: int = 0,
-    engine: EngineOptions = _DEFAULTS,
-    db: str | Path | None = None,
-    fresh: bool = False,
-) -> StudyResult:
-    """Measure suites A to G into `db` (by default results/PROFILE.sqlite), or go on; `models` are by role.
-
-    None leaves what the suites say.
-    """
-    request = _study_request(_fields(locals(), "db", "fresh"))
+@called_by(RunOptions)
+def run(asked: RunOptions) -> StudyResult:
+    """Measure suites A to G into a database, or go on; models are by role. None leaves what the suites say."""
     from mlsd.measure.parent import requests
     from mlsd.measure.parent.blocks import RunSettings
+    from mlsd.planning.request import resolve_study
 
-    return requests.run_study(request, _path(db), settings=RunSettings(fresh=fresh, seed=seed))
+    settings = RunSettings(fresh=asked.fresh, seed=asked.seed)
+    return requests.run_study(resolve_study(asked), _path(asked.db), settings=settings)
 
 
-def dry_run(
-    *suites: str,
-    profile: str | None = None,
-    models: Mapping[str, str | Path] | None = None,
-    gammas: Sequence[int] | None = None,
-    drafts: Sequence[str | Path] | None = None,
-    prompts: Sequence[str | Path] | None = None,
-    n_predict: int | None = None,
-    repeats: int | None = None,
-    limit: int | None = None,
-    sampling: Sampling = _GREEDY,
-    seed: int = 0,
-    engine: EngineOptions = _DEFAULTS,
-    db: str | Path | None = None,
-) -> tuple[Plan, Forecast]:
+@called_by(RunOptions)
+def dry_run(asked: RunOptions) -> tuple[Plan, Forecast]:
     """What `run` would measure, and what that takes of time, memory and disk; nothing is measured."""
-    request = _study_request(_fields(locals(), "db"))
     from mlsd.measure.parent.forecast import plan_study
+    from mlsd.planning.request import resolve_study
 
-    prepared, forecast = plan_study(request, _path(db))
+    prepared, forecast = plan_study(resolve_study(asked), _path(asked.db))
     return prepared.plan, forecast
 
 
-def server(
-    url: str | None = None,
-    *,
-    against: str | None = None,
-    launch: str | None = None,
-    target: str | Path | None = None,
-    drafts: Sequence[str | Path] = (),
-    drafters: Sequence[str] = (),
-    gammas: Sequence[int] | None = None,
-    flags: str = "",
-    with_engine: bool = False,
-    prompts: Sequence[str | Path] = ("code",),
-    n_predict: int = 128,
-    repeats: int = 3,
-    until: Until = None,
-    budget_s: float | None = None,
-    sampling: Sampling = _GREEDY,
-    parallel: Sequence[int] = (1,),
-    stop_at_eog: bool = False,
-    patience_s: float = 120.0,
-    remote: bool = False,
-    seed: int = 0,
-    engine: EngineOptions = _DEFAULTS,
-    db: str | Path | None = None,
-) -> ServerResult:
+@called_by(ServerRequest)
+def server(asked: ServerRequest) -> ServerResult:
     """Whether a server's speculation is faster and lossless: of the server at `url`, `against` it without one.
 
     With `launch`, a llama-server program, servers of `target` are started here and stopped afterwards.
     """
-    fields = _fields(locals(), "db")
     from mlsd.servers.open import serve
-    from mlsd.servers.request import ServerRequest
 
-    return serve(ServerRequest(**fields), _path(db))
+    return serve(asked, _path(asked.db))
 
 
-def calibrate(
-    target: str | Path,
-    draft: str | Path | None = None,
-    *,
-    rows: Sequence[int] = (*range(1, 34), 48, 64),
-    depths: Sequence[int] = (128,),
-    budget_s: float = 120.0,
-    precision: float = 0.02,
-    text: str | Path | None = None,
-    seed: int = 0,
-    engine: EngineOptions = _DEFAULTS,
-    db: str | Path | None = None,
-) -> CalibrationResult:
+@called_by(CalibrateOptions)
+def calibrate(asked: CalibrateOptions) -> CalibrationResult:
     """Time passes over k tokens for every k of `rows`, and store them; of a mixture, its experts are counted, too."""
-    fields = _fields(locals(), "db")
     from mlsd.measure.parent import calibration
 
-    return calibration.calibrate(**fields, db=_path(db))
+    return calibration.calibrate(asked)
 
 
 def open_study(db: str | Path | None = None, machine: str | None = None, settings: str | None = None) -> Study:
@@ -228,43 +120,6 @@ def write_report(study: Study, folder: str | Path = "report") -> Written:
     from mlsd.report import page
 
     return page.write_report(study, Path(folder))
-
-
-def _fields(given: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    """What a function was called with (its `locals`) but for `others`, as a request names and types it."""
-    fields = {name: _plain(value) for name, value in given.items() if name not in others}
-    if "stop_at_eog" in fields:
-        fields["ignore_eog"] = not fields.pop("stop_at_eog")
-    if "until" in fields:
-        fields["goal"] = _goal(fields.pop("until"), fields.pop("budget_s"))
-    return fields
-
-
-def _plain(value: Any) -> Any:
-    """Paths as text, and what holds several values unchanging."""
-    if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(map(_plain, value))
-    return str(value) if isinstance(value, Path) else value
-
-
-def _study_request(fields: dict[str, Any]) -> StudyRequest:
-    from mlsd.planning.request import Overrides, study_request
-
-    named = {name: fields.pop(name) for name in ("suites", "profile", "models")}
-    return study_request(**named, overrides=Overrides(**fields))
-
-
-def _goal(until: Until, budget_s: float | None) -> Goal | None:
-    from mlsd.errors import InputError
-    from mlsd.planning.request import Goal
-
-    if until is None:
-        if budget_s is not None:
-            raise InputError("budget_s needs until.")
-        return None
-    return Goal(within=None if until == "decided" else until, budget_s=budget_s or _BUDGET_S)
 
 
 def _path(place: str | Path | None) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -20,6 +20,8 @@ Source = Literal["engine", "server"]
 Verdict = Literal["lossless", "near_tie", "not_judged", "diverged"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 KvType = Literal["f16", "f32", "bf16", "q8_0", "q5_0", "q4_0"]
+Strategy = Literal["auto", "trim", "snapshots", "ladder", "device-ladder", "checkpoint", "unchecked"]
+STRATEGIES: tuple[str, ...] = get_args(Strategy)[1:]  # that remove rejected tokens; auto is one of them
 OptionValue = str | int | float | bool
 # Whoever reads a record from a file, a process or a network gets no other number than these.
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # as many as a database holds
@@ -30,6 +32,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 
 NO_DRAFTER = "none"
 GAMMAS = (1, 2, 4, 8, 16)  # that a method is tried at where none is given
+ADAPTIVE = "adaptive"  # the word for a draft length that adapts among gammas, and the option of a method that sets it
 DRAFT_MODEL = "draft-model"
 N_TOKENS = "n_tokens"  # in `Trial.stats`, where the tokens themselves are not known
 
@@ -47,16 +50,29 @@ class Named(Record, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, cleaned)
 
 
+class Option(NamedTuple):
+    """What may be set of a command and of the function of its name: declared at the field that holds it."""
+
+    meaning: str
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None  # it must be more than this
+    flag: str = ""  # "": the field's name, in the singular where it holds several
+    form: str = ""  # of the text that is typed, where the field's type does not say it: file, goal
+    offer: str = ""  # what the Tab key offers: models, methods, profiles, prompts, suites
+    metavar: str | None = None
+
+
 # --- what to run ------------------------------------------------------------------------------------------------
 
 
 class Sampling(Record, frozen=True, kw_only=True):
     """How the target picks a token. Temperature 0 is greedy and ignores the other fields."""
 
-    temperature: float = 0.0
-    top_k: int = 0  # 0 keeps the whole vocabulary
-    top_p: float = 1.0
-    seed: int = 0
+    temperature: Annotated[float, Option("0 is greedy.", least=0, most=1_000)] = 0.0
+    top_k: Annotated[int, Option("Keep the k most likely tokens (0: all).", least=0)] = 0
+    top_p: Annotated[float, Option("Keep this much probability.", above=0, most=1)] = 1.0
+    seed: Annotated[int, Option("Seed of sampling and of the order of arms.", least=0)] = 0
 
     @property
     def greedy(self) -> bool:
@@ -66,13 +82,15 @@ class Sampling(Record, frozen=True, kw_only=True):
 class EngineOptions(Record, frozen=True, kw_only=True):
     """Settings of the native contexts; the same for every arm of a block."""
 
-    n_ctx: int | None = None  # None: what the prompt and n_predict need
+    n_ctx: Annotated[int | None, Option("Tokens of context [default: what the run needs].", least=1)] = None
     n_batch: int = 2048
     n_ubatch: int = 512
-    n_threads: int | None = None  # None: all performance cores
-    n_gpu_layers: int = -1  # -1: all layers that the backend takes
-    flash_attention: Literal["auto", "on", "off"] = "auto"
-    kv_type: KvType = "f16"  # of keys and values
+    n_threads: Annotated[
+        int | None, Option("CPU threads [default: fast cores; one less of up to 4].", least=1)
+    ] = None  # fmt: skip
+    n_gpu_layers: Annotated[int, Option("Layers on the GPU [default: all].", least=-1)] = -1
+    flash_attention: Annotated[Literal["auto", "on", "off"], Option("llama.cpp's setting of this name.")] = "auto"
+    kv_type: Annotated[KvType, Option("Type of the KV cache: keys and values.")] = "f16"
 
 
 class ModelRef(Named, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ COMMANDS_OF = {"bench": "bench", "search": "bench", "run": "run", "dry_run": "ru
                "calibrate": "calibrate", "advise": "advise"}  # fmt: skip
 # In place of several options or of an argument: records, and names of the same things as Python's lists.
 NOT_TYPED = {"sampling", "engine", "drafter", "settings", "url", "drafts", "gammas", "limit", "target", "db",
-             "build", "n_predict"}  # fmt: skip
+             "build", "n_predict", "rivals"}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_a_bench_a_search_and_a_calibration_meet_in_one_database_that_advice_rea
 
 def test_a_server_is_measured_with_and_without_its_speculation() -> None:
     with FakeServer(token_s=0.002) as plain, FakeServer(draft=True, token_s=0.002) as drafting:
-        found = mlsd.server(drafting.url, against=plain.url, n_predict=8, repeats=1, db="own.sqlite")
+        found = mlsd.server(url=drafting.url, against=plain.url, n_predict=8, repeats=1, db="own.sqlite")
     assert found.database == "own.sqlite" and sorted(one.is_plain for one in found.results) == [False, True]
 
 

@@ -4,21 +4,22 @@ import functools
 import math
 import os
 import shlex
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
+import msgspec
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from mlsd.engine.context import check_threads
 from mlsd.errors import InputError, choose
 from mlsd.planning.job import ModelFile, file_of
-from mlsd.records import EngineOptions, Sampling
-
-BUDGET_S = 600.0  # of a session that measures until it knows enough
+from mlsd.planning.options import Declared, declared
+from mlsd.planning.suite import MOST_REPEATS
+from mlsd.records import ADAPTIVE, EngineOptions, Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -101,8 +102,7 @@ def read_share(text: str) -> float:
 
 
 SHARE = Parsed("percent", read_share)
-# What to measure until: ``decided``, which is 0, or ``3%``.
-UNTIL = Parsed("goal", lambda text: 0.0 if text == "decided" else read_share(text))
+UNTIL = Parsed("goal", lambda text: text if text == "decided" else read_share(text))
 
 
 def _offer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -122,16 +122,96 @@ offer_suites = _offer(lambda: import_module("mlsd.planning.suite").suite_names()
 offer_prompts = _offer(lambda: import_module("mlsd.planning.prompts").prompt_names())
 
 
-class _Option:
-    """One option that several commands have, under one name with one meaning; each may add to its help."""
+def _role(text: str) -> tuple[str, str]:
+    role, equals, model = text.partition("=")
+    if not (role and equals and model):
+        raise ValueError(f"{text!r} is not ROLE=MODEL, MODEL an id or a path.")
+    return role, model
 
-    def __init__(self, *names: str, **settings: Any) -> None:
-        self._names, self._settings = names, settings
 
-    def __call__(self, help: str = "", *, dest: str = "", **changes: Any) -> Callable[[F], F]:
-        flags = [name for name in self._names if name.startswith("-")]
-        own = {"help": help} if help else {}
-        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **own, **changes})
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_OFFERS = {"models": offer_models, "methods": offer_methods, "profiles": offer_profiles, "prompts": offer_prompts}
+_FORMS = {"file": _FILE, "goal": UNTIL}
+_ON_OFF = click.Choice(("on", "off"))
+
+
+def click_type(one: Declared) -> dict[str, Any]:
+    """How Click reads an option, by the type that it is declared with."""
+    option, kind = one.option, one.kind
+    numbers = [part for part in get_args(one.several) or (one.several,) if part is int]
+    if option.form:
+        return {"type": _FORMS[option.form]}
+    if numbers:
+        return {"type": integers("" if one.several is int else ADAPTIVE)}
+    if get_origin(kind) is Mapping:
+        return {"type": Parsed("text", _role), "multiple": True, "callback": lambda ctx, parameter, pairs: dict(pairs)}
+    if one.several is not None:
+        none = one.default is None  # what was not given stays None
+        return {
+            "multiple": True,
+            "default": one.default or (),
+            "callback": (lambda c, p, v: v or None) if none else None,
+        }
+    if get_origin(kind) is Literal:
+        return {"type": click.Choice(get_args(kind))}
+    if kind is bool:
+        return {"is_flag": True}
+    if kind == bool | None:
+        return {"type": _ON_OFF, "callback": lambda ctx, parameter, text: text and text == "on"}
+    if kind is int:
+        return {"type": Whole(*(_MOST * sign if end is None else int(end)
+                                for sign, end in ((-1, option.least), (1, option.most))))}  # fmt: skip
+    low = option.least if option.above is None else option.above
+    return {"type": Real(low, option.most, option.above is not None)} if kind is float else {}
+
+
+def option_of(one: Declared, **changes: Any) -> Callable[[F], F]:
+    """A declared option as Click has it."""
+    default = one.default
+    settings = {"default": default, **click_type(one), "help": one.option.meaning, "metavar": one.option.metavar}
+    if default not in (None, (), "", False) and "[default" not in one.option.meaning:
+        if isinstance(default, tuple):
+            settings["help"] = f"{one.option.meaning.rstrip('.')} [default: {','.join(map(str, default))}]."
+        else:
+            settings["show_default"] = True
+    settings["shell_complete"] = _OFFERS.get(one.option.offer)
+    return click.option(one.flag, one.name, **{**settings, **changes})
+
+
+def options_of(kind: Any, *only: str, **defaults: Any) -> Callable[[F], F]:
+    """Add the options that a record declares, all or `only` these; the command receives them, inner records whole."""
+
+    def decorate(command: F) -> F:
+        options = [
+            one if one.name not in defaults else one.with_default(defaults[one.name])
+            for one in declared(kind)
+            if not only or one.name in only
+        ]
+
+        @functools.wraps(command)
+        def with_records(*arguments: Any, **given: Any) -> Any:
+            return command(*arguments, **_nested(kind, options, given))
+
+        wrapped: F = with_records  # type: ignore[assignment]
+        for one in reversed(options):
+            wrapped = option_of(one)(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def _nested(kind: Any, options: Sequence[Declared], given: dict[str, Any]) -> dict[str, Any]:
+    """What was given, with `engine` and `sampling` made of their parts; a seed is of both."""
+    parts: dict[str, dict[str, Any]] = {}
+    for one in options:
+        if one.owner:
+            parts.setdefault(one.owner, {})[one.name] = given.pop(one.name)
+    if "sampling" in parts and "seed" in given:
+        parts["sampling"]["seed"] = given["seed"]
+    if (n_threads := parts.get("engine", {}).get("n_threads")) is not None:
+        check_threads(n_threads)
+    kinds = {field.name: type(field.default) for field in msgspec.structs.fields(kind)}
+    return {**given, **{name: kinds[name](**values) for name, values in parts.items()}}
 
 
 def check_models(*named: str | None) -> None:
@@ -143,49 +223,29 @@ def check_models(*named: str | None) -> None:
             check_model(text)
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+class _Option:
+    """One option that several commands have, under one name with one meaning; each may say it in other words."""
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        self._names, self._settings = names, settings
+
+    def __call__(self, help: str = "", *, dest: str = "", **changes: Any) -> Callable[[F], F]:
+        flags = [name for name in self._names if name.startswith("-")]
+        own = {"help": help} if help else {}
+        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **own, **changes})
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 model_argument = functools.partial(click.argument, shell_complete=offer_models)
 draft_option = _Option("--draft", shell_complete=offer_models, help="Draft model, or drafting head: a path or an id.")
-drafts_option = draft_option(
-    "Draft model, or drafting head: a path or an id; may be repeated.", dest="drafts", multiple=True
-)
 drafter_option = _Option(
     "--drafter",
     "drafter_text",
     shell_complete=offer_methods,
     help="Drafting method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq.",
 )
-drafters_option = drafter_option(
-    "Method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq; may be repeated.",
-    dest="drafters",
-    multiple=True,
-)
-gammas_option = _Option(
-    "--gamma",
-    "gammas",
-    type=integers(),
-    help="Draft length: most tokens proposed per round [default: the preset's, else 4].",
-)
-prompt_option = _Option(
-    "--prompt",
-    "prompts",
-    multiple=True,
-    shell_complete=offer_prompts,
-    help="A shipped prompt, a text file, or a chat as JSON of role and content; may be repeated.",
-)
-n_predict_option = _Option("--n-predict", type=Whole(), show_default=True, help="Output tokens.")
-temperature_option = click.option("--temperature", type=Real(), default=0.0, show_default=True, help="0 is greedy.")
-stop_at_eog_option = click.option(
-    "--stop-at-eog", is_flag=True, help="Stop at an end-of-generation token; arms may then differ in length."
-)
-n_threads_option = click.option(
-    "--n-threads", type=Whole(min=1), help="CPU threads [default: fast cores; one less of up to 4]."
-)
-repeats_option = _Option("--repeats", type=Whole(1, 10_000), show_default=True)
-until_option = _Option("--until", type=UNTIL)
-budget_option = _Option("--budget-s", type=Real(min=0, min_open=True), help="Begin no block after it.")
-depths_option = _Option("--depth", "depths", type=integers())
+gammas_option = _Option("--gamma", "gammas", type=integers())
+repeats_option = _Option("--repeats", type=Whole(1, MOST_REPEATS), show_default=True)
 rows_option = _Option("--rows", type=integers(), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
 seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)
@@ -222,51 +282,11 @@ build_option = click.option(
 )
 
 
-def engine_options(command: F) -> F:
-    """Add the options of the native contexts; the command receives `engine`."""
-
-    @functools.wraps(command)
-    def with_engine(*arguments: Any, **options: Any) -> Any:
-        given = {name: options.pop(name) for name in ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")}
-        if given["n_threads"] is not None:
-            check_threads(given["n_threads"])
-        return command(*arguments, engine=EngineOptions(**given), **options)
-
-    wrapped: F = with_engine  # type: ignore[assignment]
-    for option in (
-        click.option(
-            "--flash-attention",
-            type=click.Choice(["auto", "on", "off"]),
-            default="auto",
-            show_default=True,
-            help="llama.cpp's setting of this name.",
-        ),
-        click.option("--n-ctx", type=Whole(min=1), help="Tokens of context [default: what the run needs]."),
-        click.option("--n-gpu-layers", type=Whole(), default=-1, help="Layers on the GPU [default: all]."),
-        n_threads_option,
-    ):
-        wrapped = option(wrapped)
-    return wrapped
+class _Engine(Record, frozen=True, kw_only=True):
+    engine: EngineOptions = EngineOptions()
 
 
-def request_options(command: F) -> F:
-    """Make of a command's options what a request holds: `goal`, `sampling` and `ignore_eog`."""
-
-    @functools.wraps(command)
-    def with_request(*arguments: Any, until: float | None, budget_s: float | None, **options: Any) -> Any:
-        from mlsd.planning.request import Goal
-
-        if "n_settings" in options:
-            options["budget_s"] = budget_s
-        elif until is None and budget_s is not None:
-            raise click.UsageError("--budget-s needs --until.")
-        goal = None if until is None else Goal(within=until or None, budget_s=budget_s or BUDGET_S)
-        of_sampling = {name: options.pop(name) for name in ("temperature", "top_k", "top_p") if name in options}
-        sampling = Sampling(**of_sampling, seed=options["seed"])
-        ignore_eog = not options.pop("stop_at_eog")
-        return command(*arguments, goal=goal, sampling=sampling, ignore_eog=ignore_eog, **options)
-
-    return with_request  # type: ignore[return-value]
+engine_options: Callable[[F], F] = options_of(_Engine)  # of the native contexts; the command receives `engine`
 
 
 def same_command(ctx: click.Context, without: Container[str] = (), **changes: Any) -> str:
@@ -300,9 +320,7 @@ def given_options(ctx: click.Context, names: Container[str]) -> dict[str, tuple[
 
 def _typed(kind: click.ParamType[Any], value: Any) -> str:
     """A value as somebody types it."""
-    if kind is UNTIL and value == 0.0:
-        return "decided"
-    if kind in (SHARE, UNTIL):
+    if kind in (SHARE, UNTIL) and isinstance(value, float):
         return f"{100 * value:g}%"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 

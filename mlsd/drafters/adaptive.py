@@ -21,7 +21,6 @@ from mlsd.records import Record
 if TYPE_CHECKING:
     import numpy as np
 
-ADAPTIVE = "adaptive"  # its option, and the word for it among gammas
 LEAST, MOST = 3, 12  # llama.cpp's default of --spec-draft-n-min-adaptive, and --spec-draft-n-max as its author advises
 _CLIMB = (2, 5, 10, 5, 4, 3)  # what the bucket gains before 1 .. 6 tokens become one more; 2 from there on
 _LEAST_DROP, _DROP = 20, 5  # what it loses before the length shrinks: 5 for each token, 20 at least

@@ -120,13 +120,12 @@ _TABLE = {
     "checkpoint": Checkpoint,
     "unchecked": Rollback,  # on one that was opened with `checked=False`, whose cut ignores the answer
 }
-STRATEGIES = tuple(_TABLE)
 
 
 def make_rollback(name: str, context: Context) -> Rollback:
     """The strategy of that name over `context`."""
     if name not in _TABLE:
-        raise EngineError(f"There is no rollback strategy {name!r}.", hint=choose(name, STRATEGIES))
+        raise EngineError(f"There is no rollback strategy {name!r}.", hint=choose(name, _TABLE))
     return _TABLE[name](name, context)
 
 

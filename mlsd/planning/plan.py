@@ -23,8 +23,9 @@ from mlsd.drafters import check_target, resolve_spec
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError, choose, did_you_mean
 from mlsd.models.library import Library, LocalModel
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
+from mlsd.planning.options import Overrides, Setting
 from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
-from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, Overrides, Setting, StudyRequest
+from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, StudyRequest
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, Record, Sampling
 from mlsd.stats import grouped
@@ -239,7 +240,8 @@ def expand(
     for suite, part in [(one, part) for one in suites for part in one.parts]:
         prompts, repeats = overrides.prompts or part.prompts, overrides.repeats or suite.repeats
         choices: list[tuple[DrafterChoice | None, tuple[int, ...]]] = [
-            (choice, overrides.gammas or choice.gammas or part.gammas) for choice in _drafters(part, overrides.drafts)
+            (choice, tuple(overrides.gammas or choice.gammas or part.gammas))
+            for choice in _drafters(part, overrides.drafts)
         ] or [(None, ())]
         n_trials += len(part.targets) * len(prompts) * repeats * sum(len(gammas) + 1 for _, gammas in choices)
         _check_size(suite.name, n_trials)
@@ -325,7 +327,7 @@ def _model_of(role: str, profile: Profile, models: Mapping[str, ModelFile]) -> t
     return model or role, ""
 
 
-def _drafters(part: Part, drafts: tuple[str, ...] | None) -> tuple[DrafterChoice, ...]:
+def _drafters(part: Part, drafts: Sequence[str] | None) -> tuple[DrafterChoice, ...]:
     """The drafters of a part, its draft models replaced by `drafts` where those are given."""
     models = [choice for choice in part.drafters if choice.name == DRAFT_MODEL]
     if drafts is None or not models:

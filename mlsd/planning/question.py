@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlsd.errors import InputError
+from mlsd.planning.options import as_typed, typed
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, ModelRef, OptionValue, Record, Sampling
 
 if TYPE_CHECKING:
     from mlsd.models.library import LocalModel
+    from mlsd.planning.options import Overrides
     from mlsd.planning.prompts import Prompt
-    from mlsd.planning.request import Overrides
     from mlsd.trials.results import ArmResult
 
 _BREAKING = ("unchecked", "sabotage")  # rollbacks after which no trial counts: asking again so would not help
-_SAMPLING = ("temperature", "top_k", "top_p", "seed")
-_ENGINE = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention")
 
 
 class NextStep(Record, frozen=True, kw_only=True):
@@ -81,24 +80,8 @@ def study_asked(
     suites: Iterable[str], profile: str, models: Mapping[str, str], overrides: Overrides
 ) -> dict[str, tuple[str, ...]]:
     """What a run of suites is asked, as every command that goes on from it says it again; files from the root."""
-
-    def called(name: str) -> str:
-        return str(Path(name).absolute()) if Path(name).suffix and Path(name).is_file() else name
-
-    counts = ("n_predict", "repeats", "limit", "seed")
-    found: dict[str, Sequence[object]] = {
-        "": tuple(map(called, suites)),
-        "--profile": (profile,),
-        "--model": [f"{role}={called(model)}" for role, model in models.items()],
-        "--gamma": [",".join(map(str, overrides.gammas))] if overrides.gammas else (),
-        "--draft": list(map(called, overrides.drafts or ())),
-        "--prompt": list(map(called, overrides.prompts or ())),
-        **{f"--{name.replace('_', '-')}": [value] for name in counts if (value := getattr(overrides, name))},
-        "--temperature": [overrides.sampling.temperature] if overrides.sampling.temperature else (),
-    }
-    words = options_of(overrides.engine)
-    engine = dict(zip(words[::2], ([value] for value in words[1::2]), strict=True))
-    return {name: tuple(map(str, values)) for name, values in {**found, **engine}.items() if values}
+    roles = {"--model": tuple(f"{role}={as_typed(model)}" for role, model in models.items())} if models else {}
+    return {"": tuple(map(as_typed, suites)), "--profile": (profile,), **roles, **typed(overrides)}
 
 
 def run_command(asked: Asked, **changes: Sequence[str]) -> str:
@@ -106,8 +89,11 @@ def run_command(asked: Asked, **changes: Sequence[str]) -> str:
     named = {f"--{name.replace('_', '-')}": values for name, values in changes.items() if name != "suites"}
     changed = {**asked, **({"": changes["suites"]} if "suites" in changes else {}), **named}
     suites = changed.pop("", ())
-    words = [word for option, values in changed.items() for value in values for word in (option, value)]
-    return shlex.join(["mlsd", "run", *suites, *words])
+    return shlex.join(["mlsd", "run", *suites, *_words(changed)])
+
+
+def _words(options: Asked) -> list[str]:
+    return [word for flag, values in options.items() for value in values for word in (flag, value) if word]
 
 
 def _settings(arm: ArmResult) -> list[str]:
@@ -120,20 +106,16 @@ def _settings(arm: ArmResult) -> list[str]:
 
 def options_of(given: Sampling | EngineOptions) -> list[str]:
     """What of these is not as by default, as options of a command."""
-    words, default = list[str](), type(given)()
-    for name in _SAMPLING if isinstance(given, Sampling) else _ENGINE:
-        if (value := getattr(given, name)) != getattr(default, name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
+    return _words(typed(given))
 
 
 def drafter_text(name: str, options: Mapping[str, OptionValue]) -> str:
     """A method with its options as `--drafter` takes them."""
     own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in options.items())
     if ".py:" in name:
-        from mlsd.drafters.user_methods import as_typed  # which loads every method
+        from mlsd.drafters import user_methods  # which loads every method
 
-        name = as_typed(name)
+        name = user_methods.as_typed(name)
     return f"{name}:{own}" if own else name
 
 

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
-from mlsd.drafters.adaptive import ADAPTIVE, LEAST, MOST
+from mlsd.drafters.adaptive import LEAST, MOST
 from mlsd.engine.context import threads_of
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError, choose
@@ -16,12 +16,10 @@ from mlsd.gguf_tools.source import Source
 from mlsd.methods import tried_unasked
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import LocalFile, Manifest, ModelEntry
+from mlsd.planning.options import BenchOptions, Overrides, RunOptions, Timed, called_by, part
 from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
 from mlsd.planning.question import parse_drafter, study_asked
 from mlsd.planning.suite import (
-    MOST_GAMMA,
-    MOST_REPEATS,
-    MOST_TOKENS,
     Profile,
     Suite,
     default_profile,
@@ -30,7 +28,7 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.records import DRAFT_MODEL, GAMMAS, NO_DRAFTER, DrafterSpec, EngineOptions, Record, Sampling
+from mlsd.records import ADAPTIVE, DRAFT_MODEL, GAMMAS, NO_DRAFTER, DrafterSpec, EngineOptions, Record
 
 _DRAFT = "draft"  # the role of the manifest
 _MOST_SHARE = 0.6  # of the target's bytes: a draft as large as its target costs what it saves
@@ -78,65 +76,8 @@ def _same_tokenizer(*files: Path) -> bool:
 
 MOST_BLOCKS = 100  # of a session that nothing decides
 _TASK_TOKENS = 1_024  # Spec-Bench's most new tokens of a turn
-_MOST_TEMPERATURE = 1_000
-_MOST_SEED = (1 << 31) - 1
 
 T = TypeVar("T", LocalModel, Prompt)
-
-
-def _check_gammas(gammas: Sequence[int]) -> None:
-    """Raises: SuiteError for one that is out of range or stands twice."""
-    for gamma in gammas:
-        if not 1 <= gamma <= MOST_GAMMA:
-            raise SuiteError(f"--gamma holds {gamma}, but a drafter proposes 1 to {MOST_GAMMA:,} tokens a round.")
-    _check_once("gamma", gammas)
-
-
-def _check_once(name: str, values: Sequence[object]) -> None:
-    if len(values) != len(set(values)):
-        raise SuiteError(f"--{name} holds a value twice: {values}.")
-
-
-class Setting(Record, frozen=True, kw_only=True):
-    """What a request asks of every arm; None leaves the value of the suite. Raises: SuiteError for what cannot be."""
-
-    n_predict: int | None = None
-    repeats: int | None = None
-    sampling: Sampling = Sampling()
-    engine: EngineOptions = EngineOptions()
-    rollback: str = "auto"  # of SD arms
-    ignore_eog: bool = True  # go on after an end-of-generation token
-    seed: int = 0  # of the order of arms
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "repeats": (self.repeats, 1, MOST_REPEATS),
-            "n-predict": (self.n_predict, 2, MOST_TOKENS),
-            "temperature": (self.sampling.temperature, 0, _MOST_TEMPERATURE),
-            "seed": (self.seed, -_MOST_SEED, _MOST_SEED),
-        }
-        for name, (value, least, most) in ranges.items():
-            if value is not None and not least <= value <= most:  # not-a-number fails as well
-                raise SuiteError(f"--{name} is {value}, but must be from {least:,} to {most:,}.")
-
-
-class Overrides(Setting, frozen=True, kw_only=True):
-    """What the command line changes of a suite."""
-
-    gammas: tuple[int, ...] | None = None
-    drafts: tuple[str, ...] | None = None  # roles or model ids, in place of a part's draft models
-    prompts: tuple[str, ...] | None = None
-    limit: int | None = None  # stop after the block that reaches so many study trials
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.limit is not None and self.limit < 1:
-            raise SuiteError(f"--limit is {self.limit}, but must be at least 1.")
-        _check_gammas(self.gammas or ())
-        _check_once("prompt", self.prompts or ())
-        _check_once("draft", self.drafts or ())
-
-
 AS_WRITTEN = Overrides()
 
 
@@ -153,23 +94,13 @@ class StudyRequest(Record, frozen=True, kw_only=True):
     asked: dict[str, tuple[str, ...]]  # what made it, as options of `mlsd run`: `study_asked`
 
 
-class Goal(Record, frozen=True, kw_only=True):
-    """When a session has measured enough."""
-
-    within: float | None = None  # the best known to this share, too; None: each arm decided or out
-    budget_s: float | None = None  # no block begins that would end after it
-
-
-class BenchRequest(Setting, frozen=True, kw_only=True):
+class BenchRequest(Timed, frozen=True, kw_only=True):
     """One target to measure with every method beside plain decoding; `bench_request` makes one from names."""
 
-    n_predict: int = 256
-    repeats: int = 3
     target: LocalModel
     arms: tuple[tuple[DrafterSpec, tuple[int, ...]], ...] = ()  # methods with presets written out, each at its gammas
     models: tuple[LocalModel, ...] = ()  # the second files of `arms`
     prompts: tuple[Prompt, ...]
-    goal: Goal | None = None  # as many blocks as it takes, in place of `repeats`; arms drop out that cannot win
     suite: str = "bench"  # what its cases are filed under
     default_arms: DefaultArms | None = None  # where nobody chose a method
 
@@ -177,8 +108,7 @@ class BenchRequest(Setting, frozen=True, kw_only=True):
         """Refuse methods that cannot work on this target. Raises: UnsupportedError, InputError, ModelFileError."""
         super().__post_init__()
         paths, known = {model.ref: model.path for model in self.models}, list[DrafterSpec]()
-        for spec, gammas in self.arms:
-            _check_gammas(gammas)
+        for spec, _ in self.arms:
             check_target(spec, self.target.path, None if spec.draft is None else paths[spec.draft])
             if spec in known:
                 raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
@@ -214,7 +144,7 @@ def study_request(
         if overrides.prompts is not None:
             raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
         n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
-        texts, overrides = prompts, replace(overrides, n_predict=n_predict, ignore_eog=False)
+        texts, overrides = prompts, replace(overrides, n_predict=n_predict, stop_at_eog=True)
     elif overrides.prompts is not None:
         texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, overrides.prompts)])
     if texts:
@@ -247,6 +177,15 @@ def study_request(
     )
 
 
+def resolve_study(asked: RunOptions, tasks: Iterable[Task] = (), *, here: bool = True) -> StudyRequest:
+    """A request from what `mlsd run` was asked; see `study_request`."""
+    suites = (asked.suites,) if isinstance(asked.suites, str) and is_file_name(asked.suites) else asked.suites
+    overrides = part(Overrides, asked)
+    return study_request(
+        suites, profile=asked.profile, overrides=overrides, models=asked.models, tasks=tasks, here=here
+    )
+
+
 def _on_threads(engine: EngineOptions) -> EngineOptions:
     """The options with the number of threads that contexts run on here, so that naming it makes no other case."""
     return replace(engine, n_threads=threads_of(engine))
@@ -274,33 +213,21 @@ def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> LocalFile:
     return LocalFile(id=id_, name=path.stem, architecture=architecture, quantization="of a file", file=str(path))
 
 
-def bench_request(
-    target: str,
-    *,
-    drafts: Sequence[str] = (),
-    drafters: Sequence[str | DrafterSpec] | None = (),
-    gammas: Sequence[int | str] | None = None,
-    prompts: Iterable[str] = ("code",),
-    depths: Iterable[int] = (0,),
-    chat: bool = False,
-    think: bool | None = None,
-    **fields: Any,
-) -> BenchRequest:
+def resolve_bench(asked: BenchOptions) -> BenchRequest:
     """A request from names: models are GGUF paths or ids, those that are made locally made now.
 
-    `drafts` are draft models, or second files of the `drafters` that take one; a drafter is NAME:option=value,... and
-    may name its own with the option `draft`; None: what `default_arms` finds. Without `gammas` a method has its
-    preset's, else 1, 2, 4, 8, 16; one may be "adaptive": 3 to 12 tokens, as was accepted of late. `prompts` are shipped
-    ones by name, or files, each behind `depths` tokens of other text; with `chat`, or a value of `think`, in the
-    target's chat template. `fields` are further fields of `BenchRequest`.
+    `drafts` are draft models, or second files of the `drafters` that take one; a drafter may name its own with the
+    option `draft`; None: what `default_arms` finds. With `chat`, or a value of `think`, prompts stand in the target's
+    chat template.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
     """
-    mark = "" if not chat and think is None else "+chat" if think is None else "+think" if think else "+no-think"
-    named = [f"{name}{mark}@{depth}" if depth else name + mark for name in prompts for depth in depths]
+    think, target, drafts = asked.think, str(asked.target), asked.drafts
+    mark = "" if not asked.chat and think is None else "+chat" if think is None else "+think" if think else "+no-think"
+    named = [f"{name}{mark}@{depth}" if depth else f"{name}{mark}" for name in asked.prompts for depth in asked.depths]
     texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
-    chosen = [own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in drafters or ()]
+    chosen = [own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in asked.drafters or ()]
     for spec, _ in chosen:
         resolve_spec(spec)
     for name in (target, *drafts, *(own for _, own in chosen if own is not None)):
@@ -308,19 +235,24 @@ def bench_request(
     model, default = resolve_model(target, make=True), None
     for prompt in texts.values():
         _check_chat(prompt, model.path)
-    if drafters is None:
+    if asked.drafters is None:
         default = default_arms(model)
         drafts, chosen = default.drafts, [(DrafterSpec(name=name), None) for name in default.drafters]
     specs, files = _with_drafts(chosen, [resolve_model(name, make=True) for name in drafts])
     _each_once("models", [(one.ref.id, one) for one in (model, *files)])
-    return BenchRequest(
+    return part(
+        BenchRequest,
+        asked,
         target=model,
-        arms=tuple(_arms(specs, gammas or ())),
+        arms=tuple(_arms(specs, asked.gammas or ())),
         models=tuple({one.ref: one for one in files}.values()),
         prompts=tuple(texts.values()),
         default_arms=default,
-        **fields | {"engine": _on_threads(fields.get("engine", EngineOptions()))},
+        engine=_on_threads(asked.engine),
     )
+
+
+bench_request = called_by(BenchOptions)(resolve_bench)
 
 
 def _check_chat(prompt: Prompt, target: Path) -> None:
@@ -369,7 +301,6 @@ def _with_drafts(
 def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator[tuple[DrafterSpec, tuple[int, ...]]]:
     """Every method at its gammas, and apart from these with a length that adapts."""
     numbers = tuple(gamma for gamma in gammas if isinstance(gamma, int))
-    _check_once("gamma", gammas)
     if other := set(gammas) - {*numbers, ADAPTIVE}:
         raise InputError(f"There is no gamma {other.pop()!r}.", hint=f"Give numbers, or {ADAPTIVE}.")
     for given in specs:

@@ -13,14 +13,13 @@ from pathlib import Path
 import msgspec
 
 from mlsd.drafters import find_method
-from mlsd.drafters.adaptive import ADAPTIVE
 from mlsd.errors import InputError, UnsupportedError
 from mlsd.folders import empty_dir
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import state_layers
 from mlsd.methods import METHODS
 from mlsd.outside import output_of
-from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
+from mlsd.records import ADAPTIVE, DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.trials.on_or_off import DECIDED, Answer
 
 

@@ -15,7 +15,6 @@ from mlsd.methods import METHODS
 from mlsd.models.library import LocalModel, resolve_model
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.question import parse_drafter
-from mlsd.planning.suite import MOST_GAMMA
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec
 from mlsd.servers.bench import SPECULATION, Side
 from mlsd.servers.connection import Tell, check_url
@@ -38,7 +37,7 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
     """
     prompts = _prompts(request)
     if request.tasks:
-        request = replace(request, ignore_eog=False)
+        request = replace(request, stop_at_eog=True)
     with ExitStack() as stack:
         tell = None if watcher is None else watcher.tell
         if request.launch is None:
@@ -48,10 +47,6 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
 
 
 def _prompts(request: ServerRequest) -> tuple[Prompt, ...]:
-    if any(n < 1 for n in request.parallel):
-        raise InputError("--parallel takes numbers of requests from 1 on.", hint="Give some like 1,2,4.")
-    if request.n_predict < 2:
-        raise InputError("--n-predict must be at least 2: speed is that of the tokens after the first.")
     tasks = tuple(task_prompts(request.tasks).values())
     prompts = tasks or tuple({prompt.key: prompt for prompt in map(find_prompt, request.prompts)}.values())
     for prompt in prompts:
@@ -174,10 +169,7 @@ def _takes_draft(spec: DrafterSpec) -> bool:
 
 def _gammas(request: ServerRequest, spec: DrafterSpec) -> tuple[int, ...]:
     own = preset_gamma(spec) if spec.name in METHODS else None
-    gammas = request.gammas or (own or 4,)
-    if any(not 1 <= gamma <= MOST_GAMMA for gamma in gammas):
-        raise InputError(f"A gamma is from 1 to {MOST_GAMMA}.")
-    return gammas
+    return tuple(request.gammas or (own or 4,))
 
 
 def _context(request: ServerRequest, prompts: Sequence[Prompt], target: LocalModel, gamma: int) -> int:

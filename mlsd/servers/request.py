@@ -1,34 +1,44 @@
 """What a person asks of servers."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from mlsd.planning.options import METHODS, Drafts, NPredict, Prompts, Timed, gamma, study
 from mlsd.planning.prompts import Task
-from mlsd.planning.request import Goal
-from mlsd.records import EngineOptions, Record, Sampling
+from mlsd.records import Option
 
 SERVERS = "server"  # the study that trials go to, and the suite of a request alone; `server-parallel-N` of N at once
 
 
-class ServerRequest(Record, frozen=True, kw_only=True):
-    """Servers to measure, and on what."""
+class ServerRequest(Timed, frozen=True, kw_only=True):
+    """Servers to measure, and on what; `rivals` are two servers in place of `url` and `against`, whatever they hold."""
 
     url: str | None = None  # with speculation
-    against: str | None = None  # without
-    rivals: tuple[str, ...] = ()  # in place of both: two servers, whatever they hold, the first to compare with
-    launch: str | None = None  # the llama-server program, in place of URLs
+    against: Annotated[str | None, Option("The same server without speculation.", metavar="URL")] = None
+    rivals: tuple[str, ...] = ()  # the first to compare with
+    launch: Annotated[
+        str | None, Option("Start this llama-server; SERVERS is then the target.", metavar="PROGRAM")
+    ] = None  # fmt: skip
     target: str | None = None  # with `launch`
-    drafts: tuple[str, ...] = ()
-    drafters: tuple[str, ...] = ()  # our names, or the server's own types
-    gammas: tuple[int, ...] | None = None  # None: the preset's, else 4
-    flags: str = ""
-    prompts: tuple[str, ...] = ("code",)
+    drafts: Drafts = ()
+    drafters: Annotated[
+        Sequence[str],
+        METHODS._replace(meaning="Method, or a --spec-type of the server: NAME:option=value,...; may be repeated."),
+    ] = ()
+    gammas: Annotated[Sequence[int] | None, gamma(" [default: the preset's, else 4].")] = None
+    flags: Annotated[
+        str, Option("More flags for the servers that --launch starts, in one string.", flag="--flags")
+    ] = ""  # fmt: skip
+    with_engine: Annotated[bool, Option("Measure mlsd's own engine in the same blocks.", flag="--engine")] = False
+    prompts: Prompts = ("code",)
     tasks: tuple[Task, ...] = ()
-    patience_s: float = 120.0
-    remote: bool = False
-    n_predict: int = 128
-    repeats: int = 3
-    goal: Goal | None = None  # in place of `repeats`
-    sampling: Sampling = Sampling()
-    ignore_eog: bool = True
-    parallel: tuple[int, ...] = (1,)  # requests at once
-    seed: int = 0
-    engine: EngineOptions = EngineOptions()  # of launched servers, and of our own loop
-    with_engine: bool = False  # measure our own loop in the same blocks
+    n_predict: NPredict = 128
+    parallel: Annotated[
+        Sequence[int], Option("Concurrent requests, like 1,2,4.", least=1, flag="--parallel")
+    ] = (1,)  # fmt: skip
+    patience_s: Annotated[
+        float, Option("Give up on a server that is silent for so many seconds.", least=0.1, flag="--patience")
+    ] = 120.0  # fmt: skip
+    remote: Annotated[bool, Option("Allow a URL on another machine.")] = False
+    db: Annotated[str | Path | None, study("results/server.sqlite")] = None

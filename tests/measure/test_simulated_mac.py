@@ -18,7 +18,8 @@ from mlsd.measure.parent.requests import StudyResult, run_study
 from mlsd.models import hub as hubs
 from mlsd.models import library
 from mlsd.models.manifest import load_manifest
-from mlsd.planning.request import Overrides, study_request
+from mlsd.planning.options import Overrides
+from mlsd.planning.request import study_request
 from mlsd.records import EngineOptions, Status
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store

@@ -9,9 +9,9 @@ from mlsd.errors import SuiteError, UnsupportedError
 from mlsd.models.library import LocalModel
 from mlsd.models.manifest import load_manifest
 from mlsd.planning.job import ModelFile, Slot
+from mlsd.planning.options import Overrides
 from mlsd.planning.plan import Plan, expand, used_models
 from mlsd.planning.prompts import KINDS
-from mlsd.planning.request import Overrides
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite, find_profile, load_profiles, load_suites
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, DrafterSpec, ModelRef, Sampling
 

@@ -18,8 +18,8 @@ from mlsd.analysis.pairs import PairedTrials
 from mlsd.analysis.study.study import Study
 from mlsd.cli.commands.report import report as command
 from mlsd.errors import InputError
+from mlsd.planning.options import Overrides
 from mlsd.planning.question import study_asked
-from mlsd.planning.request import Overrides
 from mlsd.records import Losslessness, Status
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.page import build, write_report

@@ -18,7 +18,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.measure.parent.requests import bench
 from mlsd.models.library import resolve_model
 from mlsd.planning.prompts import load_prompt
-from mlsd.planning.request import Goal, bench_request
+from mlsd.planning.request import bench_request
 from mlsd.records import DRAFT_MODEL, DrafterSpec
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.flags import Binary, advice
@@ -118,8 +118,7 @@ def test_each_turn_has_a_server_of_its_own_whether_blocks_are_counted_or_until_d
     launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,))
     # To be prepared, for its turn, and once to judge, where texts differ.
     assert 4 <= len(started) <= 5 and len({id(server) for server in started}) == 2
-    goal = Goal(budget_s=0.001)  # one block
-    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), goal=goal)
+    result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), until="decided", budget_s=0.001)
     assert len(result.trials) == 2 and not reasons(result) and not reasons(result, "ar")
     assert [row.n_trials for row in result.results] == [2, 2]  # those of both calls
     (row,) = (r for r in result.results if not r.is_plain)

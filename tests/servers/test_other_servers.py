@@ -71,7 +71,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
 ) -> None:
     plain, lookup = python_server
     assert plain.server.program == "llama-cpp-python"
-    result = pair(plain, lookup, tmp_path / "s.sqlite", prompt_of(COUNTING), n_predict=24, repeats=1, ignore_eog=False)
+    result = pair(plain, lookup, tmp_path / "s.sqlite", prompt_of(COUNTING), n_predict=24, repeats=1, stop_at_eog=True)
     assert not reasons(result, "ar")
     # Its prompt lookup writes another text once a prompt comes again: seen as such, or as a difference, never as equal.
     (plain_text,) = {one.trial.text for one in result.trials if one.trial.arm == "ar"}
@@ -91,7 +91,7 @@ def test_a_server_that_fails_in_the_middle_costs_its_trials_and_no_other(
 ) -> None:
     # llama-cpp-python cuts rejected tokens off a recurrent memory, which cannot be done, and its stream then breaks.
     ends = run(PYTHON_SERVER, *_python(TARGET)), run(PYTHON_SERVER, *_python(TARGET), *LOOKUP)
-    result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
+    result = pair(*ends, tmp_path / "s.sqlite", "code", n_predict=32, stop_at_eog=True)
     assert reasons(result)
     assert all(f"llama-cpp-python at {ends[1].url} ended" in reason for reason in reasons(result))
     assert not reasons(result, "ar")
@@ -136,7 +136,7 @@ def mlx_server(run: Run, weights: Path) -> tuple[Endpoint, Endpoint]:
 def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, Endpoint], tmp_path: Path) -> None:
     plain, drafting = mlx_server
     assert plain.server.program == "mlx_lm.server" and plain.program.gives_tokens
-    result = pair(plain, drafting, tmp_path / "s.sqlite", "code", n_predict=32, ignore_eog=False)
+    result = pair(plain, drafting, tmp_path / "s.sqlite", "code", n_predict=32, stop_at_eog=True)
     assert not reasons(result, "ar")
     for one in result.trials:
         assert one.trial.tokens and one.trial.decode_ns

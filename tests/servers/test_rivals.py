@@ -11,12 +11,13 @@ import pytest
 from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival, row_name, token_ms
 from mlsd.cli import main
 from mlsd.errors import MlsdError
-from mlsd.planning.request import Goal
 from mlsd.servers.measure import ServerResult
 from mlsd.servers.open import serve
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer, whole
 from tests.servers.measured import ONE_THREAD
+
+TIMED = {"until": "decided", "budget_s": 20.0}
 
 pytestmark = pytest.mark.heavy  # servers that are waited for
 
@@ -30,7 +31,7 @@ def compared(one: FakeServer, other: FakeServer, db: Path, **more: Any) -> Serve
 
 def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path) -> None:
     with FakeServer("openai", token_s=TOKEN_S) as one, FakeServer("mlx-vlm", draft=True, token_s=3 * TOKEN_S) as other:
-        result = compared(one, other, tmp_path / "s.sqlite", goal=Goal(budget_s=20.0))
+        result = compared(one, other, tmp_path / "s.sqlite", **TIMED)
     first, second = result.results
     assert (row_name(first), row_name(second)) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
     assert first.ratio is None and second.effect == "slower", second
@@ -44,9 +45,9 @@ def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path
     assert spans.p50 <= spans.p90 <= spans.p99
 
 
-@pytest.mark.parametrize("goal", [None, Goal(budget_s=20.0)])
+@pytest.mark.parametrize("goal", [{}, TIMED])
 @pytest.mark.parametrize("fails", [False, True])
-def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goal | None, fails: bool) -> None:
+def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: dict[str, Any], fails: bool) -> None:
     """Of a server that drafts and holds half of each answer back, beside a plain one that may break down midway."""
     found = []
     for order in (1, -1):
@@ -60,7 +61,7 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
 
         with FakeServer("openai", token_s=TOKEN_S) as plain, FakeServer("mlx-vlm", draft=True) as drafting:
             drafting.token_s, drafting.held, plain.raw = TOKEN_S / 3, 0.5, breaks
-            result = compared(*(plain, drafting)[::order], tmp_path / f"{order}.sqlite", goal=goal)
+            result = compared(*(plain, drafting)[::order], tmp_path / f"{order}.sqlite", **goal)
         arms = result.results
         (other,) = [arm for arm in arms if not arm.is_plain]
         clocks = [arm.client_tok_s / arm.tok_s for arm in arms if arm.client_tok_s and arm.tok_s]
@@ -73,7 +74,7 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: Goa
     for (effect, stopped), sure in zip(found, ("faster", "slower"), strict=True):
         # A busy machine may leave it open, not turn it.
         assert effect == "not decided yet" or (effect == sure and not fails)
-        assert stopped is None if goal is None else stopped == "spoilt" if fails else stopped in ("decided", "budget")
+        assert stopped is None if not goal else stopped == "spoilt" if fails else stopped in ("decided", "budget")
 
 
 def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(tmp_path: Path) -> None:

@@ -83,7 +83,13 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 @click.option("--mgl", type=shared.Real(min=1), help="The same as MGL, tokens per round with the target's own.")
 @shared.quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
-@shared.budget_option("Of --measure: start no further block after this many seconds.", default=600, show_default=True)
+@click.option(
+    "--budget-s",
+    type=shared.Real(min=0, min_open=True),
+    default=600,
+    show_default=True,
+    help="Of --measure: start no further block after this many seconds.",
+)
 @db_option("all under results/; may be repeated", "databases", multiple=True)
 @shared.json_option
 @shared.engine_options
@@ -149,7 +155,7 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     """A bench of the settings that are left open, until they are decided; where its trials are."""
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.parent.requests import bench
-    from mlsd.planning.request import Goal, bench_request
+    from mlsd.planning.request import bench_request
 
     request = bench_request(
         target=target,
@@ -158,7 +164,8 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
         gammas=tuple(sorted({p.gamma for p in open_})),
         prompts=(options["workload"] or "code",),
         engine=options["engine"],
-        goal=Goal(budget_s=options["budget_s"]),
+        until="decided",
+        budget_s=options["budget_s"],
     )
     with make_watcher(options["budget_s"]) as watcher:
         result = bench(request, db, watcher=watcher)

@@ -9,11 +9,9 @@ import click
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import answer_objects, head_lines, say_answers, trial_object
-from mlsd.cli.database import db_option, note_left_out
-from mlsd.cli.options import Real, Whole
+from mlsd.cli.database import note_left_out
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
-from mlsd.drafters.adaptive import ADAPTIVE
-from mlsd.engine.rollback import STRATEGIES
+from mlsd.planning.options import BenchOptions, SearchOptions, option
 from mlsd.planning.question import Invocation, parse_drafter
 from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
@@ -32,53 +30,8 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 
 @click.command()
 @shared.model_argument("target")
-@shared.drafts_option
-@shared.drafters_option
-@shared.gammas_option(
-    "Draft length: most tokens proposed per round [default: the preset's, else 1,2,4,8,16]. adaptive: 3 to 12, as was "
-    "accepted of late; NAME:adaptive=N has another least.",
-    type=shared.integers(ADAPTIVE),
-)
-@shared.prompt_option(default=("code",), show_default=True)
-@click.option(
-    "--depth",
-    "depths",
-    type=shared.integers(),
-    default=(0,),
-    help="Tokens of unrelated text before each prompt [default: 0].",
-)
-@click.option("--chat", is_flag=True, help="Give prompts in the target's chat template.")
-@click.option("--think", type=click.Choice(("on", "off")), help="Set the template's switch for thinking; a chat.")
-@shared.n_predict_option(default=256)
-@shared.repeats_option("Blocks; each holds every arm once.", default=3)
-@shared.until_option(
-    "Measure as many blocks as needed. decided: until each arm is faster, slower, no different (within 3 %) or can no "
-    "longer win. 2%: until the best speedup is also known to 2 %."
-)
-@shared.budget_option("Start no block that would end after this many seconds of measuring [default: 600 with --until].")
-@shared.temperature_option
-@click.option("--top-k", type=Whole(min=0), default=0, help="Keep the k most likely tokens (0: all).")
-@click.option("--top-p", type=Real(0, 1, min_open=True), default=1.0, help="Keep this much probability.")
-@shared.seed_option("Seed of sampling and of the order of arms.")
-@click.option(
-    "--rollback",
-    type=click.Choice(["auto", *STRATEGIES]),
-    metavar="STRATEGY",
-    default="auto",
-    show_default=True,
-    help=f"How rejected tokens are removed: auto (the usual one of its memory, if exact), {', '.join(STRATEGIES)}.",
-)
-@shared.stop_at_eog_option
-@db_option("results/bench.sqlite")
-@click.option("--fresh", is_flag=True, help="Start anew: earlier blocks of this question count no more.")
-@click.option(
-    "--search",
-    "n_settings",
-    type=Whole(min=1),
-    metavar="NUMBER",
-    help="Search gamma and the options of one --drafter that are not given (p_min of draft models and heads), in so "
-    "many settings, earlier calls included; --n-predict is then 64, --repeats 4.",
-)
+@shared.options_of(BenchOptions)
+@shared.option_of(option(SearchOptions, "settings"), default=None, show_default=False)
 @click.option(
     "--replay",
     type=click.Path(path_type=Path),
@@ -87,21 +40,9 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 )
 @shared.json_option
 @shared.build_option
-@shared.engine_options
-@shared.request_options
 @click.pass_context
 def bench(
-    ctx: click.Context,
-    /,
-    target: str,
-    db: Path | None,
-    fresh: bool,
-    as_json: bool,
-    n_settings: int | None,
-    budget_s: float | None,
-    think: str | None,
-    replay: Path | None,
-    **options: Any,
+    ctx: click.Context, /, target: str, as_json: bool, settings: int | None, replay: Path | None, **options: Any
 ) -> list[ArmResult]:
     """Print how fast TARGET decodes plainly and with each setting of speculation, with intervals, and which to use.
 
@@ -119,14 +60,14 @@ def bench(
     With --replay each drafter of STUDY is a control: right as often as it was there at each position, at the cost of
     the same draft model where that is here. Its speedup is what that acceptance gives on this machine.
     """
-    options["think"] = None if think is None else think == "on"
-    shared.refuse(ctx, ("replay",), n_settings is not None, "a bench without --search")
-    if n_settings is not None:
-        return _search(ctx, target, n_settings, budget_s, db, as_json, options)
+    shared.refuse(ctx, ("replay",), settings is not None, "a bench without --search")
+    if settings is not None:
+        return _search(ctx, target, settings, as_json, options)
     replayed = () if replay is None else _replayed(replay, target, options)
-    from mlsd.planning.request import bench_request
+    from mlsd.planning.request import resolve_bench
 
-    request = bench_request(target, **options | _defaults(ctx))
+    asked, db = BenchOptions(target, **options | _defaults(ctx)), options["db"]
+    request = resolve_bench(asked)
     if (found := request.default_arms) is not None:
         missing = "" if found.drafts else " No matching draft found."
         note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
@@ -137,7 +78,7 @@ def bench(
     from mlsd.trials.fields import arm_object
 
     with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
-        result = run_bench(request, db, fresh=fresh, watcher=watcher)
+        result = run_bench(request, db, fresh=asked.fresh, watcher=watcher)
     question = Invocation.of(result.models, request.prompts, db)
     answers = answer_objects(result.answers, result.models, question, result.outcome.stages, result.database)
     if as_json:
@@ -158,13 +99,11 @@ def bench(
 
 def _defaults(ctx: click.Context) -> dict[str, Any]:
     """Where nobody chose: look-ups and the drafts that are here, until it is decided or the time is over."""
-    from mlsd.planning.request import Goal
-
     chosen = {name for name in ctx.params if shared.was_given(ctx, name)}
     if chosen & {"drafts", "drafters", "repeats", "until", "budget_s", "replay"}:
         return {}
     short = {name: value for name, value in _SHORT.items() if name not in chosen}
-    return {"drafters": None, "goal": Goal(budget_s=_BUDGET_S), **short}
+    return {"drafters": None, "until": "decided", "budget_s": _BUDGET_S, **short}
 
 
 def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replayed, ...]:
@@ -217,18 +156,10 @@ def _print(result: BenchResult) -> None:
 # --- search -------------------------------------------------------------------------------------------------------
 
 
-def _search(
-    ctx: click.Context,
-    target: str,
-    n_settings: int,
-    budget_s: float | None,
-    db: Path | None,
-    as_json: bool,
-    options: dict[str, Any],
-) -> list[ArmResult]:
+def _search(ctx: click.Context, target: str, settings: int, as_json: bool, options: dict[str, Any]) -> list[ArmResult]:
     """The best gamma and options of a drafting method, or "off"."""
     from mlsd.cli.watch import make_watcher
-    from mlsd.measure.parent.tune import tune, tune_request
+    from mlsd.measure.parent.tune import resolve_search, tune
     from mlsd.report.tables.arms import settings_table
     from mlsd.store.store import Store
     from mlsd.trials.fields import arm_object
@@ -236,10 +167,11 @@ def _search(
     shared.refuse(ctx, ("gammas", "depths", "until", "fresh"), True, "a bench without --search")
     if len(options["drafters"]) != 1:
         raise click.UsageError("--search takes one --drafter.")
-    others = [name for name in ("n_predict", "repeats") if not shared.was_given(ctx, name)]  # a search has its own
-    own = {name: options[name] for name in options if name not in ("drafters", "gammas", "depths", "goal", *others)}
-    request = tune_request(target, options["drafters"][0], trials=n_settings, budget_s=budget_s, **own)
-    with make_watcher(budget_s, open_ended=True) as watcher:
+    ours = {name: options[name] for name in SearchOptions.__struct_fields__ if name in options}
+    ours |= {name: None for name in ("n_predict", "repeats") if not shared.was_given(ctx, name)}  # a search has its own
+    asked = SearchOptions(target, options["drafters"][0], **ours | {"settings": settings})
+    request, db = resolve_search(asked), options["db"]
+    with make_watcher(asked.budget_s, open_ended=True) as watcher:
         result = tune(request, db, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)
@@ -247,9 +179,9 @@ def _search(
     answers = [] if result.answer is None else [result.answer]
     found = answer_objects(answers, result.models, question, result.stages, result.database)
     if as_json:
-        settings = [arm_object(one) for one in result.results]
+        arms = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}
-        print_json({"database": result.database, "settings": settings, "answers": found, **about})
+        print_json({"database": result.database, "settings": arms, "answers": found, **about})
         return list(result.results)
     if verbosity.get() != "quiet":
         print_table(settings_table(request, result, *head_lines(result.database, result.results)))

@@ -10,9 +10,10 @@ import click
 from mlsd.cli import options as shared
 from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.help import CommandGroup
-from mlsd.cli.options import Real, Whole
+from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.hardware import read_conditions
+from mlsd.planning.options import CalibrateOptions
 from mlsd.records import Case
 from mlsd.units import as_ranges, format_number, format_percent, quoted
 
@@ -41,28 +42,13 @@ def calibrate() -> None:
 
 @calibrate.command("passes", default=True)
 @shared.model_argument("target", metavar="MODEL")
-@shared.draft_option("Also time a draft, and count the experts that its proposals choose.")
-@shared.depths_option("Positions in the context [default: 128].", default=(128,))
-@shared.rows_option("k of T(k) [default: 1 to 33, 48, 64].", default=(*range(1, 34), 48, 64))
-@click.option(
-    "--budget-s",
-    type=Real(),
-    default=120.0,
-    show_default=True,
-    help="Seconds of timing; loading and filling contexts come on top.",
-)
-@click.option("--precision", type=Real(), default=0.02, show_default=True, help="Stop when all intervals are narrower.")
-@shared.text_option("Real text to use [default: a shipped one].")
+@shared.options_of(CalibrateOptions)
 @shared.output_option("Draw experts, or T(k), into this .png or .svg.", required=False)
-@shared.seed_option("Seed of the order of passes.")
-@db_option()
 @shared.json_option
 @shared.build_option
-@shared.engine_options
-def time_passes(
-    target: str, draft: str | None, output: Path | None, db: Path | None, as_json: bool, **options: Any
-) -> None:
+def time_passes(target: str, output: Path | None, as_json: bool, **options: Any) -> None:
     """Print what a pass over k tokens costs for many k, T(k), and how many experts it reads."""
+    draft = options["draft"]
     shared.check_models(target, draft)
     from mlsd.cli.watch import watching_steps
     from mlsd.measure.parent.calibration import calibrate as run_calibration
@@ -71,14 +57,15 @@ def time_passes(
         from mlsd.report.page import check_figure_path
 
         check_figure_path(output)
-    db, budget_s = database_to_fill(db), options["budget_s"]
+    options["db"], budget_s = database_to_fill(options["db"]), options["budget_s"]
+    asked = CalibrateOptions(target, **options)
     with watching_steps(f"Timing passes of {target}", budget_s) as watcher:
-        result = run_calibration(target, draft, db, watcher, **options)
+        result = run_calibration(asked, watcher)
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.hardware.metal_kernels import metal_steps
     from mlsd.report.tables.machine import costs_table, timed_table, widths_table
 
-    facts, found = result.models, calibration_findings(result, options["rows"], options["depths"])
+    facts, found = result.models, calibration_findings(result, asked.rows, asked.depths)
     if output is not None:
         from mlsd.report.figures.machine import expert_shares, pass_curves
         from mlsd.report.page import write_figure
@@ -239,8 +226,8 @@ def measure_memory(db: Path | None, as_json: bool, **options: Any) -> None:
 @shared.rows_option("k: positions of a pass [default: 1,5,9].", default=(1, 5, 9))
 @shared.repeats_option("Turns of each kind of pass.", default=5)
 @click.option("--gamma", type=Whole(min=1), help="Of the rounds: the draft length [default: the preset's, else 4].")
-@shared.prompt_option("Shipped prompt of the rounds.", multiple=False, default="code", show_default=True)
-@shared.n_predict_option("Output tokens of the rounds.", default=64)
+@click.option("--prompt", default="code", show_default=True, help="Shipped prompt of the rounds.")
+@click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens of the rounds.")
 @db_option()
 @shared.json_option
 @shared.build_option
@@ -258,7 +245,7 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     from mlsd.trials.results import Measured
     from mlsd.trials.sums import sums
 
-    names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompts": "prompts"}
+    names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompt": "prompts"}
     lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
     request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import say_stages
@@ -15,7 +16,8 @@ from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
-from mlsd.records import EngineOptions, KvType
+from mlsd.planning.options import BUDGET_S, BenchOptions, declared
+from mlsd.records import EngineOptions
 from mlsd.trials.decisions import Stopping
 from mlsd.units import quoted
 
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
     from mlsd.measure.parent.compare import Compared, CompareRequest
     from mlsd.store.store import Store
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 _MARGIN = 0.02
 _FIRST = 6  # blocks of a session with a goal before its precision is looked at
 _MOST_BLOCKS = 1_000  # of a session that goes on until it knows enough
-_OF_ENGINES = ("n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type")
+_OF_BOTH = ("drafts", "drafters", "gammas", "prompts", "n_predict", "repeats", "seed")
 _OPEN = 4  # exit code where nothing is decided of what --fail-on asks for
 _FAIL_ON = ("slower", "different", "undecided")
 
@@ -51,15 +54,18 @@ def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
     return shared.Parsed("text", read)
 
 
+def _of_sides(command: F) -> F:
+    """Add the options of the native contexts, each of both sides or of A and B."""
+    for one in reversed(declared(EngineOptions)):
+        help_ = f"{one.option.meaning} x/y gives A x and B y."
+        command = shared.option_of(one, type=_sides(shared.click_type(one)["type"]), default=None, help=help_)(command)
+    return command
+
+
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="A B TARGET")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
-@shared.drafts_option
-@shared.drafters_option
-@shared.gammas_option("Draft length: most tokens proposed per round [default: 4].", default=(4,))
-@shared.prompt_option(default=("code",), show_default=True)
-@shared.n_predict_option(default=128)
-@shared.repeats_option("Blocks; each holds every side once, with every arm.", default=10)
+@shared.options_of(BenchOptions, *_OF_BOTH, gammas=(4,), n_predict=128, repeats=10)
 @click.option(
     "--until", type=shared.SHARE, help="Add blocks until a change of this size would be visible, or the time is up."
 )
@@ -81,19 +87,8 @@ def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
 )
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write a comment for a pull request.")
 @db_option("results/compare.sqlite")
-@shared.seed_option("Seed of the order of sides and arms.")
 @shared.json_option
-@click.option("--n-threads", type=_sides(shared.Whole(min=1)), help="CPU threads; 4/6 gives A four and B six.")
-@click.option("--n-gpu-layers", type=_sides(shared.Whole(min=-1)), help="Layers on the GPU; A/B as above.")
-@click.option("--n-ctx", type=_sides(shared.Whole(min=1)), help="Tokens of context; A/B as above.")
-@click.option(
-    "--flash-attention", type=_sides(click.Choice(["auto", "on", "off"])), help="auto, on or off; A/B as above."
-)
-@click.option(
-    "--kv-type",
-    type=_sides(click.Choice(get_args(KvType))),
-    help="Type of the KV cache: f16, f32, bf16, q8_0, q5_0 or q4_0; A/B as above.",
-)
+@_of_sides
 @click.pass_context
 def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Print what of TARGET is faster, slower, equal or undecided on build B of llama.cpp, compared with A.
@@ -141,13 +136,15 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
             hint="mlsd compare . path/to/python TARGET",
         )
     a, b, target = words
-    given = {name: options[name] for name in _OF_ENGINES if options[name] is not None}
+    names = [one.name for one in declared(EngineOptions)]
+    given = {name: options[name] for name in names if options[name] is not None}
     first, second = (EngineOptions(**{name: sides[side] for name, sides in given.items()}) for side in (0, 1))
     until = options["until"] is not None
-    arms = {name: options[name] for name in ("drafts", "drafters", "gammas", "prompts", "n_predict", "seed")}
-    arms |= {"repeats": _MOST_BLOCKS if until else options["repeats"], "suite": "compare"}
-    bench = bench_request(target=target, engine=first, **arms)
-    other = bench_request(target=options["target_b"] or target, engine=second, **arms)
+    arms = {name: options[name] for name in _OF_BOTH} | ({"repeats": _MOST_BLOCKS} if until else {})
+    bench, other = (
+        replace(bench_request(model, engine=engine, **arms), suite="compare")
+        for model, engine in ((target, first), (options["target_b"] or target, second))
+    )
     return CompareRequest(
         builds=(a, b),
         bench=bench,
@@ -155,7 +152,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
         rows=options["rows"],
         control=not options["no_control"],
         stopping=Stopping.SEQUENTIAL if until else Stopping.FIXED,
-        budget_s=options["budget_s"] or (shared.BUDGET_S if until else None),
+        budget_s=options["budget_s"] or (BUDGET_S if until else None),
     )
 
 

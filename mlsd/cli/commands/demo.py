@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli.main import cli
-from mlsd.cli.options import build_option, n_threads_option, output_option
+from mlsd.cli.options import build_option, option_of, output_option
 from mlsd.cli.output import note
 from mlsd.errors import MlsdError, ModelFileError
 from mlsd.models.library import resolve_model
+from mlsd.planning.options import option
+from mlsd.records import EngineOptions
 
 if TYPE_CHECKING:
     from mlsd.trials.results import ArmResult
@@ -27,7 +29,7 @@ _REAL, _EMBEDDED = ("smollm2-135m", "smollm2-135m-noise05"), ("tiny-dense", "tin
 @click.command()
 @output_option("Folder of the report.", type=_FOLDER, required=False, default="results/demo", show_default=True)
 @click.option("--quick", is_flag=True, help="Fewer tokens and blocks: a preview, not a measurement.")
-@n_threads_option
+@option_of(option(EngineOptions, "n_threads"))
 @build_option
 @click.pass_context
 def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None) -> None:

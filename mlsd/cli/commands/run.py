@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines, say_stages
-from mlsd.cli.database import db_option
 from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, say, working
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.hardware.budget import host_memory_bytes
 from mlsd.measure.heat import MOST_S
+from mlsd.planning.options import RunOptions
 from mlsd.planning.prompts import Task, read_tasks, shipped_tasks, stratified
 from mlsd.planning.suite import largest_profile, load_profiles
-from mlsd.records import Sampling
 from mlsd.report.tables.catalogue import load_table, memory_table, plan_table
 from mlsd.store.rows import DraftDistance
 from mlsd.units import format_bytes, format_duration, quoted
@@ -39,52 +39,15 @@ if TYPE_CHECKING:
 _LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
 
 
-def _or_none(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
-    return value or None
-
-
-def _roles(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    roles = {}
-    for text in given:
-        role, equals, model = text.partition("=")
-        if not (role and equals and model):
-            raise click.BadParameter(f"{text!r} is not ROLE=MODEL, MODEL an id or a path.", ctx, parameter)
-        roles[role] = model
-    return roles
-
-
 @click.command()
 @click.argument("suites", nargs=-1, required=True, shell_complete=shared.offer_suites)
-@shared.engine_options
-@click.option(
-    "--profile",
-    shell_complete=shared.offer_profiles,
-    help="Profile of models: a name or a TOML file [default: the largest that is downloaded, else tiny].",
-)
-@click.option(
-    "--model",
-    "models",
-    metavar="ROLE=MODEL",
-    multiple=True,
-    callback=_roles,
-    help="Use your own model in a role of the profile; may be repeated.",
-)
-@shared.repeats_option("Repeats of every block [default: the suite's].")
-@shared.gammas_option("Draft length: most tokens proposed per round, instead of the suite's.", dest="gamma")
-@shared.draft_option("Draft instead of the suite's; may be repeated.", multiple=True, callback=_or_none)
-@shared.prompt_option("Prompt instead of the suite's; may be repeated.", callback=_or_none)
-@shared.n_predict_option("Output tokens [default: the suite's].")
-@shared.temperature_option
-@shared.seed_option("Seed of the order of arms and of sampling.")
-@click.option("--limit", type=shared.Whole(), help="Stop after the block that reaches this many study trials.")
-@db_option("results/PROFILE.sqlite")
+@shared.options_of(RunOptions)
 @click.option(
     "--cool-down",
     "cool_down_s",
     type=shared.Real(),
     help="Seconds of rest between blocks [default: until cool on a graphics device or without a fan, else none].",
 )
-@click.option("--fresh", is_flag=True, help="Measure everything again.")
 @click.option(
     "--tasks", "task_file", help="Tasks instead of prompts: a question.jsonl, SPEED-Bench's parquet, or `shipped`."
 )
@@ -115,23 +78,13 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     from mlsd.measure.parent.blocks import RunSettings, Watcher
     from mlsd.measure.parent.requests import run_study
     from mlsd.planning.plan import prepare_study
-    from mlsd.planning.request import Overrides, study_request
+    from mlsd.planning.request import resolve_study
 
-    profile = options["profile"]
-    if options["pull"] and profile is None and not options["models"]:
-        profile = _proposed(asks=not options["yes"] and sys.stdin.isatty())
-    same = ("repeats", "n_predict", "limit", "seed", "prompts", "engine")
-    overrides = Overrides(
-        gammas=options["gamma"],
-        drafts=options["draft"],
-        sampling=Sampling(temperature=options["temperature"], seed=options["seed"]),
-        **{name: options[name] for name in same},
-    )
+    asked = RunOptions(suites, **{name: options[name] for name in RunOptions.__struct_fields__ if name in options})
+    if options["pull"] and asked.profile is None and not asked.models:
+        asked = replace(asked, profile=_proposed(asks=not options["yes"] and sys.stdin.isatty()))
     tasks = _tasks(options["task_file"], options["per_kind"])
-    here = options["address"] is None
-    request = study_request(
-        suites, profile=profile, models=options["models"], overrides=overrides, tasks=tasks, here=here
-    )
+    request = resolve_study(asked, tasks, here=options["address"] is None)
     if dry_run:
         if not _show_plan(request, options["db"], options["cool_down_s"], as_json=as_json):
             ctx.exit(1)

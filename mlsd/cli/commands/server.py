@@ -10,10 +10,10 @@ import click
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import answer_object
-from mlsd.cli.database import db_option
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.servers.request import ServerRequest
 from mlsd.trials.decisions import SHORT_DECODE_NS
 from mlsd.units import quoted
 
@@ -26,52 +26,13 @@ _LONGER = 1.5  # than the shortest trial that can be decided
 
 @click.command()
 @click.argument("servers", nargs=-1, required=True)
-@click.option("--against", metavar="URL", help="The same server without speculation.")
-@click.option("--launch", metavar="PROGRAM", help="Start this llama-server; SERVERS is then the target.")
-@shared.drafts_option
-@shared.drafter_option("Method, or a --spec-type of the server: NAME:option=value,...", dest="drafters", multiple=True)
-@shared.gammas_option()
-@click.option("--flags", default="", help="More flags for the servers that --launch starts, in one string.")
-@click.option("--engine", "with_engine", is_flag=True, help="Measure mlsd's own engine in the same blocks.")
-@shared.prompt_option(default=("code",), show_default=True)
+@shared.options_of(ServerRequest)
 @click.option(
     "--tasks", type=click.Path(dir_okay=False, path_type=Path), help="Prompts from a Spec-Bench question.jsonl."
 )
-@shared.n_predict_option(default=128)
-@shared.repeats_option("Blocks; each holds every arm once.", default=3)
-@shared.until_option(
-    "Measure as many blocks as needed. decided: until each arm is decided or can no longer win. 2%: until the best "
-    "speedup is also known to 2 %."
-)
-@shared.budget_option("Start no further block after this many seconds [default: 600 with --until].")
-@shared.temperature_option
-@click.option("--parallel", type=shared.integers(), default=(1,), help="Concurrent requests, like 1,2,4. [default: 1]")
-@shared.stop_at_eog_option
-@click.option(
-    "--patience",
-    "patience_s",
-    type=shared.Real(min=0.1),
-    default=120.0,
-    show_default=True,
-    help="Give up on a server that is silent for so many seconds.",
-)
-@click.option("--remote", is_flag=True, help="Allow a URL on another machine.")
-@shared.seed_option("Seed of sampling and of the order of arms.")
-@db_option("results/server.sqlite")
 @shared.json_option
-@shared.engine_options
-@shared.request_options
 @click.pass_context
-def server(
-    ctx: click.Context,
-    /,
-    servers: tuple[str, ...],
-    launch: str | None,
-    tasks: Path | None,
-    db: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, as_json: bool, **options: Any) -> None:
     """Print whether a server's speculation is faster and its output the same; or which of two servers is faster.
 
     Give the server without speculation with --against; Ollama, and LM Studio with --draft NAME, switch it off by
@@ -83,16 +44,14 @@ def server(
     from mlsd.planning.prompts import read_tasks
     from mlsd.servers.launch import by_hand, find_program
     from mlsd.servers.open import serve
-    from mlsd.servers.request import ServerRequest
 
-    alone = len(servers) == 1
+    alone, launch, db = len(servers) == 1, options["launch"], options["db"]
     if launch and not alone:
         raise click.UsageError("--launch takes one target.")
     request = ServerRequest(
         url=servers[0] if alone and not launch else None,
         rivals=() if alone else servers,
         target=servers[0] if launch else None,
-        launch=launch,
         tasks=() if tasks is None else read_tasks(tasks),
         **options,
     )
@@ -102,7 +61,9 @@ def server(
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, files)
     uses = {answer.use for answer in server_answers(result.results)}
     if "not decided yet" in uses:
-        again = same_command(ctx, without=("repeats",), until=0.0, n_predict=_long_enough(result, request.n_predict))
+        again = same_command(
+            ctx, without=("repeats",), until="decided", n_predict=_long_enough(result, request.n_predict)
+        )
         advice = (*advice, f"What decides it: {again}")
     if "no usable measurement" in uses:
         advice = (

@@ -22,6 +22,7 @@ from mlsd.measure.parent.calibration import calibrate, run_calibration
 from mlsd.measure.process import run_info
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
+from mlsd.planning.options import CalibrateOptions
 from mlsd.planning.prompts import load_prompt
 from mlsd.records import DRAFT_MODEL, EngineOptions, Environment, ModelRef, Record
 from mlsd.store.newest import newest_or_new
@@ -198,7 +199,8 @@ def measure_costs(db: Path, suites: Sequence[str], watcher: Watcher, engine: Eng
     for target, draft in drafts.items():
         if target.key not in timed:
             watcher.tell(f"T(k) of {target.id}: {budget_s:g} s")
-            calibrate(target.id, None if draft is None else draft.id, db, watcher, budget_s=budget_s, engine=engine)
+            second = None if draft is None else draft.id
+            calibrate(CalibrateOptions(target.id, draft=second, db=db, budget_s=budget_s, engine=engine), watcher)
     if not read:
         watcher.tell("memory bandwidth")
         measure_bandwidth(db, watcher, sizes_mb=_SIZES_MB, quants=_QUANTS, repeats=3, read_mb=_READ_MB, engine=engine)

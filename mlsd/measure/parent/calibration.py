@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,10 +17,11 @@ from mlsd.measure.worker import calibrate as worker
 from mlsd.measure.worker.breakdown import break_down
 from mlsd.models.library import resolve_model
 from mlsd.planning.job import Job, ModelFile
+from mlsd.planning.options import CalibrateOptions
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.planning.request import BenchRequest
-from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, ModelRef, Record, Status, Trial
+from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, Record, Status, Trial
 from mlsd.store.newest import newest_or_new
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares, WidthExactness
 from mlsd.store.store import Store
@@ -48,44 +48,35 @@ class CalibrationResult(Record, frozen=True, kw_only=True):
     build: str | None = None  # of llama.cpp
 
 
-def calibrate(
-    target: str,
-    draft: str | None = None,
-    db: Path | None = None,
-    watcher: Watcher | None = None,
-    *,
-    text: str | None = None,
-    **fields: Any,
-) -> CalibrationResult:
-    """Calibrate into `db`, by default the newest study database or a first one; `fields` are fields of `CalibrateJob`.
-
-    `text` is a file of real text in place of a shipped one.
+def calibrate(asked: CalibrateOptions, watcher: Watcher | None = None) -> CalibrationResult:
+    """Calibrate into a database, by default the newest study database or a first one.
 
     Raises: InputError before a model is looked for, ModelFileError, and what `time_and_store` raises.
     """
-    prompt = load_prompt("length-1024") if text is None else prompt_from_file(text)
-    job = CalibrateJob(target=ModelFile(ref=ModelRef(id=target), path=target), text=prompt.text, **fields)
-    check_rows(job.rows)
-    if 1 not in job.rows:
+    target, draft = str(asked.target), asked.draft and str(asked.draft)
+    prompt = load_prompt("length-1024") if asked.text is None else prompt_from_file(str(asked.text))
+    if 1 not in asked.rows:
         raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
-    if not job.depths or min(job.depths) < 1:
-        raise InputError("--depth must be at least 1 position.")
-    if job.budget_s <= 0 or job.precision <= 0:
-        raise InputError("--budget-s and --precision must be above 0.")
+    if not asked.depths:
+        raise InputError("--depth must hold a position.")
     models = [resolve_model(name, make=True) for name in (target, draft) if name]
     facts = [model_facts(model.path, ref=model.ref) for model in models]
     files = [ModelFile(ref=model.ref, path=str(model.path)) for model in models]
     n_experts = facts[0].n_experts or 0
-    job = msgspec.structs.replace(
-        job,
+    job = CalibrateJob(
         target=files[0],
         draft=files[1] if draft else None,
-        rows=tuple(sorted(set(job.rows))),
-        depths=tuple(sorted(set(job.depths))),
+        engine=asked.engine,
+        text=prompt.text,
+        rows=tuple(sorted(asked.rows)),
+        depths=tuple(sorted(asked.depths)),
+        budget_s=asked.budget_s,
+        precision=asked.precision,
+        seed=asked.seed,
         windows=_WINDOWS if n_experts else (),
         n_experts=n_experts,
     )
-    return time_and_store(job, db or newest_or_new(), facts, watcher)
+    return time_and_store(job, Path(asked.db) if asked.db else newest_or_new(), facts, watcher)
 
 
 def check_rows(rows: Sequence[int]) -> None:

@@ -20,7 +20,6 @@ from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions, context_options
 from mlsd.engine.losslessness import judge_options
 from mlsd.engine.probe import Role, candidates, checked_options
-from mlsd.engine.rollback import STRATEGIES
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shape import FULL
 from mlsd.gguf_tools.source import Source
@@ -38,7 +37,17 @@ from mlsd.models.manifest import ModelEntry, Synthetic
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.known_shapes import bits_of, quant_of
 from mlsd.planning.prompts import Prompt
-from mlsd.records import BackendInfo, Case, DrafterSpec, EngineOptions, Environment, Footprint, Record, content_id
+from mlsd.records import (
+    STRATEGIES,
+    BackendInfo,
+    Case,
+    DrafterSpec,
+    EngineOptions,
+    Environment,
+    Footprint,
+    Record,
+    content_id,
+)
 from mlsd.stats import grouped
 from mlsd.trials.arms import arm_of
 from mlsd.units import format_bytes

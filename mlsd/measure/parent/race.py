@@ -6,7 +6,8 @@ from typing import Literal
 
 from mlsd.measure.parent.blocks import Choice
 from mlsd.planning.job import Block
-from mlsd.planning.request import MOST_BLOCKS, Goal
+from mlsd.planning.options import Goal
+from mlsd.planning.request import MOST_BLOCKS
 from mlsd.records import Case, Trial
 from mlsd.stats import grouped
 from mlsd.trials.decisions import Decision, Stopping

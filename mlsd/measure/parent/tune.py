@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,9 +20,10 @@ from mlsd.measure.parent.blocks import RunSettings, Watcher, machine_lock
 from mlsd.measure.parent.race import Race, Stop
 from mlsd.measure.parent.requests import bench_into, check_database, plan_here
 from mlsd.models.library import LocalModel
+from mlsd.planning.options import BenchOptions, Goal, SearchOptions, called_by, part
 from mlsd.planning.plan import Plan
 from mlsd.planning.question import parse_drafter
-from mlsd.planning.request import BenchRequest, Goal, bench_request, own_draft
+from mlsd.planning.request import BenchRequest, own_draft, resolve_bench
 from mlsd.records import DrafterSpec, Environment, OptionValue, Record
 from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
@@ -35,6 +36,7 @@ from mlsd.trials.stages import StageTime, summed
 
 _GAMMA = "gamma"
 _FIRST_GAMMAS = 5  # of the first wave
+_N_PREDICT, _BLOCKS = 64, 4  # where none are given: tokens, and most blocks of a wave
 _LEAST_BLOCKS = 3
 _LAST_BLOCKS = 30  # most in which the fastest goes on alone, until it is decided
 _FEW = 6  # values of an option that are all tried at once
@@ -51,20 +53,21 @@ class TuneRequest(Record, frozen=True, kw_only=True):
     budget_s: float | None = None  # of this call; the block in progress is finished
 
 
-def tune_request(
-    target: str, drafter: str | DrafterSpec, *, trials: int = 20, budget_s: float | None = None, **settings: Any
-) -> TuneRequest:
-    """A request from names; `settings` as for `bench_request`, by default 64 tokens and at most 4 blocks a wave.
-
-    Raises: what `bench_request` raises, InputError for two methods.
-    """
+def resolve_search(asked: SearchOptions) -> TuneRequest:
+    """A request from names. Raises: what `bench_request` raises, InputError for two methods."""
+    drafter = asked.drafter
     given, _ = own_draft(parse_drafter(drafter) if isinstance(drafter, str) else drafter)
-    setting = bench_request(target, drafters=(drafter,), suite="tune", **{"n_predict": 64, "repeats": 4, **settings})
+    n_predict, repeats = asked.n_predict or _N_PREDICT, asked.repeats or _BLOCKS
+    bench = part(BenchOptions, asked, drafters=(drafter,), n_predict=n_predict, repeats=repeats, budget_s=None)
+    setting = msgspec.structs.replace(resolve_bench(bench), suite="tune")
     if len(setting.arms) != 1:
         raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
     ((spec, _),) = setting.arms
     drafted = msgspec.structs.replace(given, draft=spec.draft)
-    return TuneRequest(drafter=drafted, setting=setting, trials=trials, budget_s=budget_s)
+    return TuneRequest(drafter=drafted, setting=setting, trials=asked.settings, budget_s=asked.budget_s)
+
+
+tune_request = called_by(SearchOptions)(resolve_search)
 
 
 class TuneResult(Record, frozen=True, kw_only=True):
@@ -86,11 +89,8 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
     cannot serve; LockError while another run measures on this machine; StoreError.
     """
     path = db or study_path(BENCHES)
-    for name, value, least in (("repeats", request.setting.repeats, _LEAST_BLOCKS), ("search", request.trials, 1)):
-        if value < least:
-            raise InputError(f"--{name} is {value}, but must be at least {least}.")
-    if request.budget_s is not None and not request.budget_s > 0:
-        raise InputError(f"--budget-s is {request.budget_s}, but must be above 0.")
+    if request.setting.repeats < _LEAST_BLOCKS:
+        raise InputError(f"--repeats is {request.setting.repeats}, but must be at least {_LEAST_BLOCKS}.")
     if len(request.setting.prompts) == 2:
         raise InputError(
             "Two prompts say nothing of a workload.", hint="Tune on one prompt, or on three and more for a workload."

@@ -8,7 +8,7 @@ import pytest
 
 from mlsd.measure.parent.race import Race
 from mlsd.planning.job import Block, Slot, blocks_of
-from mlsd.planning.request import Goal
+from mlsd.planning.options import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Status, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.trials.decisions import Decision, Stopping

@@ -27,7 +27,7 @@ def run_bench(tiny: Path, db: Path) -> None:
 
 
 def run_tune(tiny: Path, db: Path) -> None:
-    tune(tune_request(str(tiny / "llama.gguf"), "pld", trials=1, **{**QUICK, "repeats": 3}), db)
+    tune(tune_request(str(tiny / "llama.gguf"), "pld", settings=1, **{**QUICK, "repeats": 3}), db)
 
 
 def run_compare(tiny: Path, db: Path) -> None:

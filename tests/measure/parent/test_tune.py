@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from mlsd.cli.commands.bench import bench as command
 from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Values
-from mlsd.errors import InputError, MlsdError
+from mlsd.errors import MlsdError
 from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.measure.parent.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune, tune_request
 from mlsd.methods import METHODS
@@ -31,7 +31,7 @@ def request(path: Path = Path("tiny-dense"), **changes: object) -> TuneRequest:
     """A quick search; what it does not know itself is changed of its settings."""
     quick = {
         "drafter": PLD,
-        "trials": 5,
+        "settings": 5,
         "n_predict": 8,
         "repeats": 3,
         "prompts": ("factual",),
@@ -94,13 +94,13 @@ def test_what_the_user_gives_is_not_searched():
 
 
 def test_a_search_is_a_study_and_goes_on_from_the_trials_of_earlier_calls(tiny: Path):
-    first = tune(request(tiny / "llama.gguf", trials=5, repeats=3))
+    first = tune(request(tiny / "llama.gguf", settings=5, repeats=3))
     assert {one.case.drafter.options["match"] for one in first.results} == {"first"}
     assert len(first.results) == 5 and first.answer is not None
     assert all(one.decision and one.n_blocks for one in first.results)
     assert (first.answer.use == "on") == any(one.effect == "faster" for one in first.results)
     assert [str(path) for path in study_databases()] == [first.database] == ["results/bench.sqlite"]
-    again = tune(request(tiny / "llama.gguf", trials=5, repeats=3, budget_s=1e-9))
+    again = tune(request(tiny / "llama.gguf", settings=5, repeats=3, budget_s=1e-9))
     assert again.results == first.results and again.answer == first.answer
     with Store.open(Path(first.database), create=False) as store:
         assert {case.suite for case in store.cases().values()} == {"tune"}
@@ -124,10 +124,10 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    "change", [{"repeats": 2}, {"trials": 0}, {"n_predict": 1}, {"budget_s": 0.0}, {"prompts": ("code", "factual")}]
+    "change", [{"repeats": 2}, {"settings": 0}, {"n_predict": 1}, {"budget_s": 0.0}, {"prompts": ("code", "factual")}]
 )
 def test_numbers_that_mean_nothing_are_refused(change: dict[str, object]):
-    with pytest.raises(InputError, match=r"must be|Two prompts say nothing"):
+    with pytest.raises(MlsdError, match=r"must be|Two prompts say nothing"):
         tune(request(**change))
 
 
