@@ -90,7 +90,9 @@ class EngineOptions(Record, frozen=True, kw_only=True):
     ] = None  # fmt: skip
     n_gpu_layers: Annotated[int, Option("Layers on the GPU [default: all].", least=-1)] = -1
     flash_attention: Annotated[Literal["auto", "on", "off"], Option("llama.cpp's setting of this name.")] = "auto"
-    kv_type: Annotated[KvType, Option("Type of the KV cache: keys and values.")] = "f16"
+    kv_type: Annotated[KvType, Option("Type of keys and values: f16, f32, bf16, q8_0, q5_0, q4_0.", metavar="TYPE")] = (
+        "f16"
+    )
 
 
 class ModelRef(Named, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ TABLE = (
 )
 # How an answer is printed, and where; and what only a measurement does.
 OF_OUTPUT = {"as_json", "help_all", "quiet", "verbose", "wide", "output", "show_all", "force", "rounds"}
-OF_THIS_MACHINE = {"n_threads", "n_gpu_layers", "n_ctx", "flash_attention"}
+OF_THIS_MACHINE = {"n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type"}
 OF_ADVICE = """--drafter pld
 --workload code
 --gamma 2
@@ -36,7 +36,7 @@ OF_ADVICE = """--drafter pld
 CHANGES: dict[str, tuple[str, set[str]]] = {  # a command: an option a line, and the parameters that are left out
     "advise qwen3-8b-q4_k_m --chip 'M4 Pro' --draft qwen3-0.6b-q8_0 --gamma 4": (
         f"--draft qwen3-1.7b-q8_0\n{OF_ADVICE}\n--measure\n--db {{study}}\n--n-threads 2\n--n-gpu-layers 0"
-        "\n--n-ctx 512\n--flash-attention off",
+        "\n--n-ctx 512\n--flash-attention off\n--kv-type q8_0",
         set(),
     ),
     "advise tiny-moe --db {study}": (
@@ -61,7 +61,12 @@ CHANGES: dict[str, tuple[str, set[str]]] = {  # a command: an option a line, and
             "n_threads",
             "n_gpu_layers",
             "flash_attention",
+            "kv_type",
             "seed",
+            "top_k",
+            "top_p",
+            "rollback",
+            "stop_at_eog",
             "db",
             "cool_down_s",
             "fresh",
