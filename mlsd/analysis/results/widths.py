@@ -39,8 +39,9 @@ def widths_words(certificate: Certificate, rows: int = 0) -> str:
         gap = "" if first.largest_gap is None else f", whose two best logits lay up to {first.largest_gap:.2g} apart"
         said = [f"passes of {first.rows} rows change {first.n_changed} of {counted(first.n_tokens, 'token')}{gap}"]
     elif within:
-        differ = not all(each.is_equal for each in within)
-        equal = "change no token of single ones" if differ else "equal single ones bit for bit"
+        equal, most = "equal single ones bit for bit", max(each.largest_difference for each in within)
+        if not all(each.is_equal for each in within):
+            equal = f"change no token of single ones, but logits by up to {most:.2g},"
         said = [f"passes of up to {max(each.rows for each in within)} rows {equal}{_over(within)}"]
     if rows > widest:
         said.append(f"none as wide as {rows} rows was compared")
