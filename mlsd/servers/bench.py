@@ -262,7 +262,7 @@ class ServerBench(BlockBench):
         requests = [self.request(side, slot.case.prompt.key, 1 + slot.repeat) for slot in slots]
         side.stop()
         endpoint = self.use(side)
-        _warm(endpoint, requests[0])
+        _warm(endpoint, requests[0], is_new=side.launched)
         with ThreadPoolExecutor(len(slots)) as pool:
             prefills = list(pool.map(lambda request: endpoint.complete(replace(request, n_predict=1)), requests))
             before = endpoint.counters() if len(slots) == 1 else None
@@ -383,14 +383,15 @@ class ServerBench(BlockBench):
                 yield f"They are not the same: {'; '.join(why)}."
 
 
-def _warm(endpoint: Endpoint, request: Request) -> None:
+def _warm(endpoint: Endpoint, request: Request, *, is_new: bool) -> None:
     """A few tokens, so that no turn begins on a cold connection or a cold server.
 
-    Of another text, or of the prompt itself where the server may remember it: then it does so in all that is timed.
+    Of another text, or of the prompt itself where the server may remember it: then it does so in all that is timed; and
+    where its process is new: what reads a prompt first takes longer there, and would pass for prefill of what follows.
     """
     request = replace(request, nonce=time.monotonic_ns() % 10**6)
-    if not endpoint.program.forgets:
-        endpoint.complete(replace(request, n_predict=1))
+    if is_new or not endpoint.program.forgets:
+        endpoint.complete(replace(request, n_predict=_WARM_PREDICT if is_new else 1))
         return
     words = request.prompt[: _WARM_TOKENS if isinstance(request.prompt, tuple) else 20] or "Hello"
     endpoint.complete(replace(request, prompt=words, messages=(), n_predict=_WARM_PREDICT, ignore_eog=False))

@@ -106,6 +106,7 @@ def test_of_two_servers_programs_get_the_comparison_and_neither_answer_nor_verdi
     found = json.loads(capsys.readouterr().out)
     assert "answers" not in found and [arm["output"] for arm in found["summary"]] == [None, None]
     assert found["summary"][1]["effect"] == "not decided yet"
+    assert any("What decides it: mlsd server" in line and "--until decided" in line for line in found["advice"])
     assert [line for line in found["advice"] if "not decided yet" in line] and "on 1 of 1 prompts" in str(
         found["advice"]
     )

@@ -60,7 +60,9 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
     files = {model.ref.id: str(model.path) for model in result.models}
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, files)
     uses = {answer.use for answer in server_answers(result.results)}
-    if "not decided yet" in uses:
+    unusable = any(not arm.n_valid for arm in result.results) if request.rivals else uses == {"no usable measurement"}
+    effects = {arm.effect for arm in result.results if request.rivals and not (unusable or arm.is_plain)}
+    if "not decided yet" in uses | effects:
         again = same_command(
             ctx, without=("repeats",), until="decided", n_predict=_long_enough(result, request.n_predict)
         )
@@ -90,7 +92,6 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
     say_warnings([warning for warning in result.warnings if warning.code != "server"])
     if result.outcome.interrupted:
         ctx.exit(130)
-    unusable = any(not arm.n_valid for arm in result.results) if request.rivals else uses == {"no usable measurement"}
     if unusable:
         ctx.exit(2)
 
