@@ -137,7 +137,7 @@ Advise = _object(
     answer=str, flags=list[str], measured=list[AnswerObject], advice=Recommendation, quant=str | None,
     chip=str | None, validation=Validation | None, untimed=list[str], draft_sources=dict[str, str],
     draft_file=str | None, notes=tuple[str, ...], weight_bytes=int | None, limit_bytes=int | None,
-    databases=list[str],
+    widths=str, databases=list[str],
 )  # fmt: skip
 PlannedCase = _object(
     "PlannedCase", "A configuration and how many trials it has.",
@@ -157,7 +157,7 @@ def _listed_trial() -> Any:
 
 Arms = _object(
     "Arms", "What became of each arm of a study.",
-    runs=list[Run], arms=list[ArmObject], warnings=list[QualityWarning],
+    runs=list[Run], arms=list[ArmObject], widths=list[str], warnings=list[QualityWarning],
 )  # fmt: skip
 Trials = _object(
     "Trials", "The trials of a study database.",
