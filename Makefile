@@ -18,7 +18,7 @@ ARGS ?=
 REPORT ?= report
 RUN_FLAGS = $(if $(PROFILE),--profile $(PROFILE)) $(if $(DB),--db $(DB)) $(ARGS)
 
-.PHONY: help install setup demo test check nightly fmt study benchmarks generated notebooks notebooks-open docs clean $(foreach s,$(SUITES),suite-$(s))
+.PHONY: help install setup demo test heavy check nightly fmt study benchmarks generated notebooks notebooks-open docs clean $(foreach s,$(SUITES),suite-$(s))
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z_-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,11 +52,14 @@ setup: $(VENV)/.developer ## The same, and everything that its tests need
 demo: $(VENV)/.ready ## An honest win, an honest loss, an invalid result, and a report of them
 	@$(BIN)/mlsd demo $(ARGS)
 
-test: $(VENV)/.developer ## Lint, types and every test
+test: $(VENV)/.developer ## Lint, types and every test but the heavy ones
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not heavy" $(ARGS)
+
+heavy: $(VENV)/.developer ## The tests that take minutes: whole pages, simulations, mutated inputs, killed labs
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile -m heavy $(ARGS)
 
 check: $(VENV)/.developer ## Lint, types and the quick tests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not heavy and not native" $(ARGS)
