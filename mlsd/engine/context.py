@@ -124,6 +124,7 @@ class Context(Protocol):
 
     options: ContextOptions
     n_ctx: int  # positions that fit into memory
+    window: int  # positions that some layers see (0: all see all)
     last_width: int  # tokens of the last micro-batch; rollback by snapshots is exact only inside them
     n_snapshots: int  # recurrent snapshots the engine really keeps (0: none)
     failed_native_calls: int  # that were ignored; always 0 in a checked context

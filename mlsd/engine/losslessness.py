@@ -326,7 +326,9 @@ class FedContext:
 
     def _read(self, context: Context, prompt: tuple[int, ...], feeding: Feeding) -> Logits:
         """Bring a prompt into the empty context; the logits behind it."""
-        if feeding.flash_attention is not None or feeding.n_from_prompt or len(prompt) < _LONG_PROMPT:
+        # A copy leaves out cells that no window sees any more, and attention adds up the others in another order then.
+        is_copied = len(prompt) >= _LONG_PROMPT and not context.window and feeding.flash_attention is None
+        if not is_copied or feeding.n_from_prompt:
             context.decode(prompt[: len(prompt) - feeding.n_from_prompt])
             return context.logits()
         known, copied = self._prompt

@@ -76,6 +76,7 @@ class FakeContext:
     tokenizer = FakeTokenizer()
     n_vocab = tokenizer.vocabulary.n_tokens
     model_key = None
+    window = 0
 
     def __init__(
         self,

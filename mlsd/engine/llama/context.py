@@ -44,7 +44,7 @@ class LlamaContext:
         self._native = library()
         self.model = self.tokenizer = model
         self._stack = ExitStack()
-        self.options = options
+        self.options, self.window = options, model.window
         self.last_width = 0
         self.on_pass: Callable[[], None] | None = None  # called behind each pass; None where passes are timed
         self.n_past = 0
