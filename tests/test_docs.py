@@ -62,7 +62,7 @@ QUICKER = {
     "--n-predict 96": "--n-predict 48",
     "--n-predict 16 --distances": "--n-predict 6 --distances",
     "--n-tokens 128": "--n-tokens 32",
-    "\nmlsd bench tiny-moe\n": "\nmlsd bench tiny-moe --gamma 2 --n-predict 24 --budget-s 4\n",
+    "\nmlsd bench tiny-moe\n": "\nmlsd bench tiny-moe --gamma 2 --n-predict 24 --until decided --budget-s 4\n",
     "\nmlsd run B --profile tiny --repeats 1": "\nmlsd run B --profile tiny --n-predict 16 --repeats 1",
 }
 NOT_RUN = ("mlsd models pull", "git clone", "mlsd lab", "mlsd run B D --lab")
