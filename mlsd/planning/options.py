@@ -57,16 +57,16 @@ def declared(kind: Any) -> tuple[Declared, ...]:
     """The options of a record, those of its class before those of its bases; one name is one option."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     names = dict.fromkeys(name for base in kind.__mro__ for name in inspect.get_annotations(base))
-    found = dict[str, Declared]()
+    options = dict[str, Declared]()
     for field in (fields[name] for name in names if name in fields):
         if field.type in (Sampling, EngineOptions):
-            for one in declared(field.type):
-                found.setdefault(one.name, one._replace(owner=field.name))
+            for inner in declared(field.type):
+                options.setdefault(inner.name, inner._replace(owner=field.name))
         elif get_origin(field.type) is Annotated:
-            inner, *more = get_args(field.type)
-            for stated in (one for one in more if isinstance(one, Option)):
-                found[field.name] = Declared(field.name, "", _without_none(inner), field.default, stated)
-    return tuple(found.values())
+            annotated, *more = get_args(field.type)
+            for stated in (extra for extra in more if isinstance(extra, Option)):
+                options[field.name] = Declared(field.name, "", _without_none(annotated), field.default, stated)
+    return tuple(options.values())
 
 
 def option(kind: Any, name: str) -> Declared:
@@ -87,14 +87,14 @@ class CommandOptions(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             force_setattr(self, name, _plain(getattr(self, name)))
-        for one in declared(cast(Any, type(self))):
-            value = one.of(self)
+        for declaration in declared(cast(Any, type(self))):
+            value = declaration.of(self)
             given = value if isinstance(value, tuple) else (value,)
             for number in given:
                 if isinstance(number, int | float) and not isinstance(number, bool):
-                    _check_range(one, number)
+                    _check_range(declaration, number)
             if len(given) != len(set(map(str, given))):
-                raise SuiteError(f"{one.flag} holds a value twice: {', '.join(map(str, given))}.")
+                raise SuiteError(f"{declaration.flag} holds a value twice: {', '.join(map(str, given))}.")
 
 
 def _plain(value: Any) -> Any:
@@ -106,33 +106,33 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _check_range(one: Declared, number: float) -> None:
-    _, least, most, above, *_ = one.option
+def _check_range(declaration: Declared, number: float) -> None:
+    least, most, above = declaration.option.least, declaration.option.most, declaration.option.above
     if (least is None or number >= least) and (most is None or number <= most) and (above is None or number > above):
         return  # which not-a-number never is
     low = None if least is None and above is None else f"above {above:,}" if least is None else f"from {least:,}"
     bounds = " ".join(filter(None, (low, None if most is None else f"to {most:,}")))
-    raise SuiteError(f"{one.flag} {'holds' if one.several else 'is'} {number}, but must be {bounds}.")
+    raise SuiteError(f"{declaration.flag} {'holds' if declaration.several else 'is'} {number}, but must be {bounds}.")
 
 
 def typed(asked: Any) -> dict[str, tuple[str, ...]]:
     """What of a record is not as by default, as a command takes it: by flag, and a flag alone with an empty text."""
-    found = dict[str, tuple[str, ...]]()
-    for one in declared(cast(Any, type(asked))):
-        value = one.of(asked)
-        if value == one.default or value is None or value == ():
+    flags = dict[str, tuple[str, ...]]()
+    for declaration in declared(cast(Any, type(asked))):
+        value = declaration.of(asked)
+        if value == declaration.default or value is None or value == ():
             continue
         if isinstance(value, Mapping):
-            found[one.flag] = tuple(f"{key}={as_typed(file)}" for key, file in value.items())
+            flags[declaration.flag] = tuple(f"{key}={as_typed(file)}" for key, file in value.items())
         elif isinstance(value, tuple):
             listed = all(isinstance(each, int) or each == ADAPTIVE for each in value)
-            found[one.flag] = (",".join(map(str, value)),) if listed else tuple(map(as_typed, value))
+            flags[declaration.flag] = (",".join(map(str, value)),) if listed else tuple(map(as_typed, value))
         elif isinstance(value, bool):
-            found[one.flag] = ("",) if one.kind is bool else ("on" if value else "off",)
+            flags[declaration.flag] = ("",) if declaration.kind is bool else ("on" if value else "off",)
         else:
-            share = one.option.form == "goal" and isinstance(value, float)
-            found[one.flag] = (f"{100 * value:g}%" if share else as_typed(value),)
-    return found
+            share = declaration.option.form == "goal" and isinstance(value, float)
+            flags[declaration.flag] = (f"{100 * value:g}%" if share else as_typed(value),)
+    return flags
 
 
 def as_typed(value: object) -> str:
@@ -153,8 +153,12 @@ def called_by(kind: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, 
             return function(kind(*bound.args, **bound.kwargs))
 
         call.__signature__ = signature  # type: ignore[attr-defined]
-        own = [f"    {one.name}: {one.option.meaning}" for one in declared(kind) if not one.owner]
-        call.__doc__ = "\n".join((inspect.getdoc(function) or "", "", *own))
+        meanings = [
+            f"    {declaration.name}: {declaration.option.meaning}"
+            for declaration in declared(kind)
+            if not declaration.owner
+        ]
+        call.__doc__ = "\n".join((inspect.getdoc(function) or "", "", *meanings))
         return call
 
     return decorate
@@ -162,15 +166,17 @@ def called_by(kind: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, 
 
 def _signature(kind: Any, function: Callable[..., Any]) -> inspect.Signature:
     """What the record is made of, by its types alone; what has a default is given by name."""
-    taken = [
-        one.replace(
-            annotation=get_args(one.annotation)[0] if get_origin(one.annotation) is Annotated else one.annotation,
-            kind=one.POSITIONAL_OR_KEYWORD if one.default is one.empty else one.KEYWORD_ONLY,
+    parameters = [
+        parameter.replace(
+            annotation=get_args(parameter.annotation)[0]
+            if get_origin(parameter.annotation) is Annotated
+            else parameter.annotation,
+            kind=parameter.POSITIONAL_OR_KEYWORD if parameter.default is parameter.empty else parameter.KEYWORD_ONLY,
         )
-        for one in inspect.signature(kind).parameters.values()
+        for parameter in inspect.signature(kind).parameters.values()
     ]
-    taken.sort(key=lambda one: one.kind)
-    return inspect.Signature(taken, return_annotation=inspect.signature(function).return_annotation)
+    parameters.sort(key=lambda parameter: parameter.kind)
+    return inspect.Signature(parameters, return_annotation=inspect.signature(function).return_annotation)
 
 
 def part(kind: type[A], asked: Any, **others: Any) -> A:

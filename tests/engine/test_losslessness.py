@@ -20,7 +20,17 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.losslessness import FedText, Judge, Leads, TopLogits, distance, first_difference, full
+from mlsd.engine.losslessness import (
+    FedContext,
+    FedText,
+    Feeding,
+    Judge,
+    Leads,
+    TopLogits,
+    distance,
+    first_difference,
+    full,
+)
 from mlsd.engine.rollback import make_rollback
 from mlsd.errors import EngineError
 from tests.conftest import ARCHITECTURES
@@ -121,6 +131,25 @@ def test_a_text_is_fed_whole_and_every_token_once_in_a_pass_as_wide_as_the_runs_
                 if width + (feeding.n_from_prompt if i == 0 else 0) >= widest:
                     met |= set(range(end - width, end))
         assert met == set(range(n)) or n + n_prompt - 1 < widest
+
+
+@pytest.mark.parametrize(("name", "n_reads"), [("llama", 1), ("gemma3", 2)])
+def test_a_prompt_is_copied_unless_the_model_has_a_window(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, name: str, n_reads: int
+) -> None:
+    """A copy leaves out cells that no window sees any more: three honest runs of Gemma 3 were called diverged by it."""
+    prompt, tokens, decode, widths = tuple(range(11, 111)), tuple(range(8)), LlamaContext.decode, list[int]()
+
+    def counted(context: LlamaContext, tokens: tuple[int, ...], *, n_outputs: int = 1) -> None:
+        widths.append(len(tokens))
+        decode(context, tokens, n_outputs=n_outputs)
+
+    monkeypatch.setattr(LlamaContext, "decode", counted)
+    text = FedText(prompt=prompt, tokens=tokens, accepted=(8,), widest=8)
+    with LlamaModel(tiny / f"{name}.gguf") as model, closing(FedContext(partial(open_context, model), OPTIONS)) as fed:
+        for feeding in (Feeding(widths=(8,)), text.token_by_token):
+            fed.feed(text, feeding)
+    assert widths.count(len(prompt)) == n_reads
 
 
 # --- the live state ---------------------------------------------------------------------------------------------------

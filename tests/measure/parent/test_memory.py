@@ -19,9 +19,12 @@ from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.hardware.budget import Fit, MemoryBudget, mac_budget, memory_budget
+from mlsd.measure.messages import ContextsWanted
 from mlsd.measure.parent.memory import (
     JUDGING,
     LoadMemory,
+    _Opened,
+    _sum,
     ask_memory,
     judge_loads,
     size_models,
@@ -33,7 +36,7 @@ from mlsd.models.manifest import LocalFile, Manifest
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, expand, known_models, plan_bench
 from mlsd.planning.suite import Profile, find_profile, load_suites
-from mlsd.records import DrafterSpec, EngineOptions
+from mlsd.records import DrafterSpec, EngineOptions, Footprint
 from mlsd.units import GB, GIB
 from tests.measure.examples import ENVIRONMENT, quick_bench
 
@@ -190,3 +193,17 @@ def test_what_is_open_while_a_rollback_is_tried_is_counted(tiny: Path, name: str
         counted = sum(one.total_bytes for one in footprints(model, (checked_options(options, strategy, 8),)))
         most = max(sum(one.total_bytes for one in footprints(model, tuple(own))) for own in together)
     assert not now_open and most == counted
+
+
+def test_rungs_that_stay_on_the_device_are_counted_with_its_context_alone() -> None:
+    state, contexts = 1_000, list[_Opened]()
+    for strategy in ("device-ladder", "ladder"):
+        options = rollback_options(strategy, ContextOptions(n_ctx=512, n_threads=1), 5)
+        contexts.append(_Opened(ContextsWanted(key="m"), options, "states"))
+    sums = []
+    for context in contexts:
+        held = Footprint(
+            kv_bytes=0, states_bytes=state * context.options.n_all_sequences, compute_bytes=0, output_bytes=0
+        )
+        sums.append(_sum("arm", [context], {("m", context.options): held}).states_bytes)
+    assert sums == [(6 + 1) * state, (1 + 5) * state], "the device holds six; the host five beside the context's"
