@@ -18,10 +18,10 @@ from mlsd.measure.parent.tune import first_gammas, neighbouring_gammas
 from mlsd.records import Case, DrafterSpec, ModelRef, PromptRef, Status, Trial
 from mlsd.stats import grouped, mean_over
 from mlsd.store.sessions import latest
-from mlsd.trials.decisions import PROCESSES, Design, Stopping, against, estimate, intervals
+from mlsd.trials.intervals import PROCESSES, Design, Stopping, against, estimate, intervals
 from mlsd.trials.on_or_off import Answer, answers
+from mlsd.trials.rates import Sums
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, decisions, pooled_results
-from mlsd.trials.sums import Sums
 from mlsd.units import NS_PER_S
 
 Values = NDArray[np.float64]

@@ -29,8 +29,8 @@ from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info, library
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import Role, first_exact
 from mlsd.engine.rollback import make_rollback, rollback_options
+from mlsd.engine.rollback_choice import Role, first_exact
 from mlsd.folders import asset_path, cache_dir
 from tools.native_builds import source as fetched
 

@@ -32,8 +32,8 @@ from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions
 from mlsd.stats import grouped, mean_over
 from mlsd.store.rows import CalibrationPoint
+from mlsd.trials.rates import counts_of
 from mlsd.trials.results import Measured, SessionPlan, arm_results
-from mlsd.trials.sums import counts_of
 
 GAMMAS = (1, 2, 4, 8, 16)
 PROMPTS = ("code", "factual")

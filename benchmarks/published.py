@@ -37,7 +37,7 @@ from mlsd.hardware.chips import CHIPS
 from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.records import NO_DRAFTER
 from mlsd.stats import Interval, grouped, t_quantile
-from mlsd.trials.acceptance import rate_of
+from mlsd.trials.acceptance_meanings import rate_of
 from mlsd.trials.decisions import effect_of
 
 ASSET = Path(__file__).parent.parent / "mlsd" / "assets" / "passes.toml"

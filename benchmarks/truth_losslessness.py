@@ -26,8 +26,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.quantize import quantize
 from mlsd.engine.losslessness import MEMORY_LIMIT_NOISES, Judge
-from mlsd.engine.probe import check_rollback, uses
 from mlsd.engine.rollback import make_rollback, rollback_options
+from mlsd.engine.rollback_choice import check_rollback, uses
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import EngineError

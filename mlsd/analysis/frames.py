@@ -18,11 +18,11 @@ from mlsd.formats.tables import TRIALS, rows_of
 from mlsd.records import Case, ModelFacts, Trial
 from mlsd.store.rows import Run
 from mlsd.store.store import Store
-from mlsd.trials.acceptance import loop_of
+from mlsd.trials.acceptance_meanings import loop_of
 from mlsd.trials.arms import options_text
 from mlsd.trials.fields import ARM
+from mlsd.trials.rates import PARTS, Sums, speed
 from mlsd.trials.results import ArmResult, Measured, TrialPair
-from mlsd.trials.sums import PARTS, Sums, speed
 
 if TYPE_CHECKING:
     import pandas as pd

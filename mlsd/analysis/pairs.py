@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mlsd.analysis import frames
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL, ModelFacts
+from mlsd.trials.rates import speed
 from mlsd.trials.results import ArmResult, TrialPair, counting
-from mlsd.trials.sums import speed
 
 if TYPE_CHECKING:
     import pandas as pd

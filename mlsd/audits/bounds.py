@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mlsd.audits.frame import Frame, Series, found
-from mlsd.trials.acceptance import MEANINGS, WORDS
+from mlsd.trials.acceptance_meanings import MEANINGS, WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
 POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7

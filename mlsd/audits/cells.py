@@ -8,7 +8,7 @@ from mlsd.audits.printed import Printed, exact, is_blank, parse_printed
 from mlsd.audits.rows import AuditRow
 from mlsd.hardware.chips import named_chip
 from mlsd.records import NO_DRAFTER
-from mlsd.trials.acceptance import MEANINGS
+from mlsd.trials.acceptance_meanings import MEANINGS
 
 _OF_BOTH = (
     "target", "chip", "prompt", "n_prompt", "n_predict", "repeat", "active_b", "bits", "program", "quantization",

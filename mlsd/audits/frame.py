@@ -22,7 +22,7 @@ from mlsd.audits.printed import Printed
 from mlsd.audits.rows import AuditContext, AuditRow, Credibility, RuleFinding
 from mlsd.hardware.chips import CHIPS, bins
 from mlsd.records import NO_DRAFTER
-from mlsd.trials.acceptance import MEANINGS
+from mlsd.trials.acceptance_meanings import MEANINGS
 
 # A table and its columns in expressions, of which the stubs of pandas know less than is written here.
 Frame = Any
@@ -121,7 +121,7 @@ def peak_gb_s(chip: str | None, pass_bytes: float | None) -> float | None:
 
 
 def mgl_most(rate: Series, meaning: str, gamma: Series) -> Series:
-    """The most tokens a round at a rate, by what the rate divides by (`trials.acceptance.mgl_of`, vectorised)."""
+    """The most tokens a round at a rate, by what it divides by (`trials.acceptance_meanings.mgl_of`, vectorised)."""
     rate = rate.clip(0.0, 1.0)
     if meaning == "proposed":
         return 1.0 + gamma * rate

@@ -10,7 +10,7 @@ import msgspec
 
 from mlsd.audits.printed import Printed
 from mlsd.records import NO_DRAFTER, Record
-from mlsd.trials.acceptance import Meaning
+from mlsd.trials.acceptance_meanings import Meaning
 
 Credibility = Literal["possible", "suspicious", "impossible", "not judged"]
 SEVERITY: dict[Credibility, int] = {"possible": 1, "suspicious": 2, "impossible": 3, "not judged": 0}

@@ -10,11 +10,11 @@ from mlsd.audits.rows import AuditContext, AuditRow
 from mlsd.errors import AnalysisError
 from mlsd.records import Environment, ModelFacts, Status
 from mlsd.store.store import Store
-from mlsd.trials.acceptance import loop_of
+from mlsd.trials.acceptance_meanings import loop_of
 from mlsd.trials.arms import options_text
 from mlsd.trials.identities import Broken
+from mlsd.trials.rates import speed
 from mlsd.trials.results import Measured
-from mlsd.trials.sums import speed
 
 
 def database_context(store: Store, machine: str | None = None, settings: str | None = None) -> AuditContext:

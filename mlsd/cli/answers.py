@@ -17,9 +17,9 @@ from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 from mlsd.trials.on_or_off import DECIDED, Answer, Use
+from mlsd.trials.rates import PARTS, speed
 from mlsd.trials.results import Measured
 from mlsd.trials.stages import MEASURING, PREPARATION, StageTime, stage_line, wall_ns
-from mlsd.trials.sums import PARTS, speed
 from mlsd.units import NS_PER_S, format_duration
 
 if TYPE_CHECKING:

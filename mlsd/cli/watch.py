@@ -17,7 +17,7 @@ from mlsd.planning.suite import EMBEDDED_PROFILE
 from mlsd.records import QualityWarning, Status, Trial
 from mlsd.report.render.terminal import plain
 from mlsd.trials.arms import arm_of
-from mlsd.trials.sums import Sums, counts_of, speed
+from mlsd.trials.rates import Sums, counts_of, speed
 from mlsd.units import format_number, format_percent
 
 

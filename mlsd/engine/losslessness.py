@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mlsd.engine.context import Context, ContextOptions, Logits, TreeKind, check_finite
 from mlsd.engine.decode import Generation
-from mlsd.engine.probe import PROBE_TEXT
+from mlsd.engine.rollback_choice import PROBE_TEXT
 from mlsd.errors import EngineError
 from mlsd.records import VERDICTS, Losslessness, Record, Verdict
 

@@ -15,7 +15,7 @@ from mlsd.stats import grouped
 from mlsd.store.rows import TrialFilter
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
-from mlsd.trials.sums import speed
+from mlsd.trials.rates import speed
 from mlsd.units import NS_PER_S
 
 FIELDS = (

@@ -9,8 +9,8 @@ from mlsd.methods import is_control
 from mlsd.store.rows import Run, TrialFilter, comparability_key
 from mlsd.store.store import ALL, Store
 from mlsd.trials.arms import options_text
+from mlsd.trials.rates import PARTS, share, speed
 from mlsd.trials.results import Measured
-from mlsd.trials.sums import PARTS, share, speed
 
 _SUMMED = ("rounds", "proposed", "accepted", "committed", "rows")
 

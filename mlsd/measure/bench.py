@@ -14,8 +14,8 @@ from mlsd.errors import WorkerError
 from mlsd.hardware import read_conditions
 from mlsd.measure.messages import BlockMeasured, Event, Progress, Started, Turn, failed_trial
 from mlsd.measure.process import PATIENCE_S, Variables, Worker
-from mlsd.planning.estimate import preparation_s
 from mlsd.planning.job import Block, Job
+from mlsd.planning.time_estimate import preparation_s
 from mlsd.records import Anchors, Conditions
 from mlsd.trials.arms import arm_of
 from mlsd.units import NS_PER_S, format_duration

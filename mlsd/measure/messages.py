@@ -13,7 +13,7 @@ import msgspec
 from mlsd import errors
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.build.loaded import LoadedLibraries
-from mlsd.engine.probe import Role, RollbackCheck
+from mlsd.engine.rollback_choice import Role, RollbackCheck
 from mlsd.errors import MlsdError, NativeError
 from mlsd.planning.job import ModelFile, Slot
 from mlsd.records import Anchors, BackendInfo, DrafterSpec, EngineOptions, ModelRef, Record, Status, Trial

@@ -12,7 +12,7 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import RollbackCheck, RollbackUse, check_rollback
+from mlsd.engine.rollback_choice import RollbackCheck, RollbackUse, check_rollback
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import report_progress

@@ -1,17 +1,9 @@
-"""The one planner: grids of arms and prompts in, jobs of ordered blocks out. A bench is one grid, a suite several.
-
-A block holds the arms that are measured together, in random order, plain decoding among them. Repeats are the outermost
-loop, so that slow drift of the machine spreads over all cases. Order is not mirrored from block to block (ABBA): with a
-linear drift that makes the error of a speedup two to three times smaller and its interval 4 to 17 % wider, but where
-speed goes up and down within two blocks, 95 % intervals cover 68 to 92 % (simulated; random orders 91 to 97 %).
-"""
+"""The one planner: grids of arms and prompts in, jobs of ordered blocks out. A bench is one grid, a suite several."""
 
 import functools
-import hashlib
 import itertools
-import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -22,6 +14,7 @@ from msgspec.structs import replace
 from mlsd.drafters import check_target, resolve_spec
 from mlsd.errors import InputError, ModelFileError, SuiteError, UnsupportedError, choose, did_you_mean
 from mlsd.models.library import Library, LocalModel
+from mlsd.planning.block_order import PlannedCase, order_blocks
 from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_key
 from mlsd.planning.options import Overrides, Setting
 from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
@@ -30,7 +23,6 @@ from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, Record, Sampling
 from mlsd.stats import grouped
 
-PlannedCase = tuple[Case, str, TrialRole]  # with its id
 Unmeasured = tuple[str, str | None, str]  # a role, the other model of its pair, and why both are left out
 
 
@@ -134,43 +126,10 @@ def plan_grids(grids: Iterable[Grid], setting: Setting, side: str = "") -> tuple
                     cases = grid.cases(prompt, setting)
                     for repeat in grid.repeats:
                         repeats.setdefault(repeat, []).append(cases)
-            jobs.append(Job(target=target, models=drafts, prompts=prompts, slots=in_order(repeats, setting.seed, side)))
-    return tuple(jobs)
-
-
-def in_order(
-    repeats: Mapping[int, Iterable[Sequence[PlannedCase]]],
-    seed: int,
-    side: str = "",
-    turn: Callable[[str], object] = str,
-) -> tuple[Slot, ...]:
-    """Repeats outermost; within a repeat the blocks, and within a block the turns, in random order from the seed.
-
-    `turn` says by a case's id which of its block it belongs to; by itself each case is a turn of its own. A block's
-    number and order depend on nothing but its own content and the seed.
-    """
-    slots: list[Slot] = []
-    for repeat, blocks in repeats.items():
-        once = list[list[Slot]]()
-        for cases in blocks:
-            number = block_number(repeat, (case_id for _, case_id, _ in cases), side)
-            turns = list(grouped(cases, lambda one: turn(one[1])).values())
-            random.Random(f"{seed} {number}").shuffle(turns)
-            once.append(
-                [
-                    Slot(case=case, case_id=case_id, block=number, repeat=repeat, position=position, role=role)
-                    for position, (case, case_id, role) in enumerate(itertools.chain.from_iterable(turns))
-                ]
+            jobs.append(
+                Job(target=target, models=drafts, prompts=prompts, slots=order_blocks(repeats, setting.seed, side))
             )
-        random.Random(f"{seed} {repeat}").shuffle(once)
-        slots += itertools.chain.from_iterable(once)
-    return tuple(slots)
-
-
-def block_number(repeat: int, case_ids: Iterable[str], side: str = "") -> int:
-    """The number of the block that measures these cases in a repeat, on a side where there are several."""
-    content = " ".join([str(repeat), *sorted(case_ids), *filter(None, (side,))])
-    return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
+    return tuple(jobs)
 
 
 _MOST_TRIALS = 500_000  # of a plan

@@ -28,7 +28,7 @@ from mlsd.servers.judge import equal, judge
 from mlsd.servers.launch import Launched
 from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.stats import grouped
-from mlsd.trials.sums import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
+from mlsd.trials.rates import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
 _PREPARING = 10**6  # nonces of requests before anything is timed

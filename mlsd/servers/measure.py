@@ -17,8 +17,8 @@ from mlsd.measure.parent.requests import BenchResult, check_database, conduct, r
 from mlsd.measure.process import run_info
 from mlsd.methods import METHODS
 from mlsd.models.library import LocalModel
+from mlsd.planning.block_order import order_blocks
 from mlsd.planning.job import Job, ModelFile, TrialRole, prompt_key
-from mlsd.planning.plan import in_order
 from mlsd.planning.prompts import Prompt
 from mlsd.planning.request import MOST_BLOCKS
 from mlsd.records import Case, QualityWarning, Sampling
@@ -27,7 +27,7 @@ from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.store import sessions
 from mlsd.store.newest import study_path
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import SessionPlan
 
 
@@ -80,7 +80,7 @@ def measure(
             last = first + (MOST_BLOCKS if wanted.goal else wanted.repeats)
             study: TrialRole = "study"
             planned = [[(case, case.id, study) for _, case in block] for block in blocks]
-            slots = in_order(dict.fromkeys(range(first, last), planned), wanted.seed, turn=bench.arm_of.__getitem__)
+            slots = order_blocks(dict.fromkeys(range(first, last), planned), wanted.seed, turn=bench.arm_of.__getitem__)
             job = Job(
                 target=ModelFile(ref=slots[0].case.target, path=str(files[0].path) if files else ""),
                 prompts={prompt_key(case.prompt): bench.prompts[case.prompt.key] for case in cases.values()},

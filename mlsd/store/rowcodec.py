@@ -26,9 +26,9 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.store.rows import Run, environment_key
+from mlsd.trials.rates import Sums, endings_of
 from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.stages import StageTime
-from mlsd.trials.sums import Sums, endings_of
 
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 _TRIAL_READER = msgspec.json.Decoder(Trial)

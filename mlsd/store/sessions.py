@@ -15,7 +15,7 @@ from mlsd.records import Case, Environment, Record, Status
 from mlsd.stats import grouped
 from mlsd.store.rows import Run, TrialFilter, environment_key
 from mlsd.store.store import ALL, Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import BENCH, ArmResult, Measured, SessionPlan, arm_results, pooled_results
 
 

@@ -34,9 +34,9 @@ from mlsd.store.rows import (
     environment_key,
 )
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
+from mlsd.trials.rates import PARTS, Sums, sums
 from mlsd.trials.results import Measured
 from mlsd.trials.stages import StageTime
-from mlsd.trials.sums import PARTS, Sums, sums
 
 ALL = TrialFilter()
 F = TypeVar("F", bound=MachineFigure)

@@ -4,8 +4,8 @@ from typing import Any
 
 from mlsd.columns import Column, column, row_of
 from mlsd.trials.arms import PLAIN
+from mlsd.trials.rates import PART_NAMES
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import PART_NAMES
 
 _PARTS = {
     "draft": "proposing", "verify": "the target's pass", "rollback": "rolling back rejected tokens",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from mlsd.records import DRAFT_MODEL, MOST_FEW, NO_DRAFTER, Case, Round, Status, Trial
-from mlsd.trials.sums import Sums, sums
+from mlsd.trials.rates import Sums, sums
 
 _SPARE_NS = 100_000_000  # processor time is counted in coarse steps, and of threads that were at work before
 _CLOCK_SLACK = 1.05

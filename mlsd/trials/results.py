@@ -30,23 +30,11 @@ from mlsd.records import (
     content_id,
 )
 from mlsd.stats import Interval, grouped, relative_spread
-from mlsd.trials.acceptance import Position, by_position, loop_of, rate_of
+from mlsd.trials.acceptance_meanings import Position, by_position, loop_of, rate_of
 from mlsd.trials.arms import Arm, arm_of
-from mlsd.trials.decisions import (
-    LEAST_BLOCKS,
-    SHORT_DECODE_NS,
-    WAITED_SHARE,
-    Decision,
-    Design,
-    Effect,
-    Logs,
-    Most,
-    Standing,
-    Stopping,
-    against,
-    decide,
-)
-from mlsd.trials.sums import (
+from mlsd.trials.decisions import LEAST_BLOCKS, SHORT_DECODE_NS, WAITED_SHARE, Decision, Effect, Most, Standing, decide
+from mlsd.trials.intervals import Design, Logs, Stopping, against
+from mlsd.trials.rates import (
     Sums,
     client_speed,
     counts_of,

@@ -21,8 +21,8 @@ from mlsd.records import (
 )
 from mlsd.store.sessions import as_stored
 from mlsd.store.store import Store
+from mlsd.trials.rates import counts_of
 from mlsd.trials.results import Measured, SessionPlan
-from mlsd.trials.sums import counts_of
 from tests.measure.examples import store_trials
 
 MS = 1_000_000

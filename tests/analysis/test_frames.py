@@ -10,7 +10,7 @@ import mlsd
 from mlsd.analysis import frames
 from mlsd.records import Status
 from mlsd.store.store import Store
-from mlsd.trials.sums import speed, sums
+from mlsd.trials.rates import speed, sums
 from tests.analysis.studies import MOE, blocks, case, failed, whole_study, write
 
 

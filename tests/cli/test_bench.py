@@ -18,7 +18,7 @@ from mlsd.report.tables.arms import head_line
 from mlsd.store.rows import TrialFilter
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from tests.cli.conftest import Mlsd, drafted
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 

@@ -15,8 +15,8 @@ import pytest
 from mlsd.formats.record import n_superseded, opened_record
 from mlsd.measure.parent.race import Race
 from mlsd.planning import plan
+from mlsd.planning.block_order import block_number
 from mlsd.planning.job import Block
-from mlsd.planning.plan import block_number
 from mlsd.records import N_TOKENS
 from mlsd.store.rows import CalibrationPoint, environment_key
 from mlsd.store.store import Store

@@ -21,8 +21,8 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import Role, first_exact, kernel_noise
 from mlsd.engine.rollback import make_rollback
+from mlsd.engine.rollback_choice import Role, first_exact, kernel_noise
 from mlsd.engine.tree import ROOT, merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.planning.question import parse_drafter

@@ -16,10 +16,10 @@ from mlsd.methods import of_kind
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.question import parse_drafter
 from mlsd.records import DrafterSpec, Sampling
-from mlsd.trials.acceptance import by_position
+from mlsd.trials.acceptance_meanings import by_position
 from mlsd.trials.on_or_off import answers
+from mlsd.trials.rates import sums
 from mlsd.trials.results import SessionPlan, arm_results
-from mlsd.trials.sums import sums
 from tests.analysis.studies import DENSE, as_measured, blocks, lasting
 from tests.drafters.arena import N_RECORDED, Arena
 

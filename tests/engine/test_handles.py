@@ -20,7 +20,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import ReadTap, TappedContext
-from mlsd.engine.probe import RollbackUse, check_rollback
+from mlsd.engine.rollback_choice import RollbackUse, check_rollback
 from mlsd.errors import EngineError, ModelFileError
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms

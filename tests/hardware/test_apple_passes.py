@@ -9,9 +9,9 @@ from mlsd.analysis.advise.known_model import by_sizes, named
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware import chips
 from mlsd.hardware.apple_passes import Runtime, Work, apple_chip, constants, head_work, work_of
-from mlsd.planning.estimate import rates_from_chips
+from mlsd.planning.time_estimate import rates_from_chips
 from mlsd.records import ModelRef
-from tests.planning.test_estimate import case
+from tests.planning.test_time_estimate import case
 
 
 def work(name: str) -> Work:

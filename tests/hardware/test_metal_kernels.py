@@ -3,7 +3,7 @@
 import pytest
 from gguf import GGMLQuantizationType
 
-from mlsd.engine.probe import NOISE_WIDTHS
+from mlsd.engine.rollback_choice import NOISE_WIDTHS
 from mlsd.hardware.metal_kernels import FEW_ROWS, metal_steps
 
 

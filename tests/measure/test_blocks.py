@@ -19,7 +19,7 @@ from mlsd.records import Case, Status, Trial
 from mlsd.store import sessions
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import SessionPlan
 from tests.analysis.studies import MOE, blocks, write
 from tests.formats.records import record_of

@@ -9,7 +9,7 @@ import pytest
 import mlsd.measure.probe_cache
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.probe import RollbackUse
+from mlsd.engine.rollback_choice import RollbackUse
 from mlsd.errors import ModelFileError
 from mlsd.measure.messages import progress_sink
 from mlsd.measure.probe_cache import ProbeCache, check_weights

@@ -26,8 +26,8 @@ from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched, server_flags
 from mlsd.servers.open import serve
 from mlsd.servers.request import ServerRequest
+from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import total
 from tests.gguf_tools.random_heads import write_random_dflash, write_random_eagle3
 from tests.processes import left
 from tests.servers.conftest import ASSETS, DRAFT, GAMMA, TARGET, Start

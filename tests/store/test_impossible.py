@@ -17,7 +17,7 @@ from mlsd.formats.tables import trial_rows
 from mlsd.records import Round
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
-from mlsd.trials.sums import PARTS
+from mlsd.trials.rates import PARTS
 from tests.analysis.studies import MOE, blocks, whole_study, write
 from tests.formats.records import field, trial_with
 from tests.measure.examples import ENVIRONMENT, case, failed, trial

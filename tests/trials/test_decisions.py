@@ -6,19 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.stats import Interval, mean_over
-from mlsd.trials.decisions import (
-    NO_DIFFERENCE,
-    NOTHING_PROPOSED,
-    Decision,
-    Design,
-    Logs,
-    Most,
-    Standing,
-    Stopping,
-    against,
-    decide,
-    effect_of,
-)
+from mlsd.trials.decisions import NO_DIFFERENCE, NOTHING_PROPOSED, Decision, Most, Standing, decide, effect_of
+from mlsd.trials.intervals import Design, Logs, Stopping, against
 
 Arms = dict[str, Logs]
 

@@ -26,10 +26,10 @@ from mlsd.hardware import apple_passes as passes
 from mlsd.outside import parse_toml, read_given
 from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import grouped
-from mlsd.trials.acceptance import WORDS, by_position, chance_for, rate_of
+from mlsd.trials.acceptance_meanings import WORDS, by_position, chance_for, rate_of
 from mlsd.trials.arms import Arm, arm_named, options_text
+from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import total
 
 PLAIN_WAY = Arm()  # plain decoding
 HEADS = ("mtp", "eagle3", "dflash", "dspark")

@@ -21,8 +21,8 @@ from mlsd.records import DRAFT_MODEL, DrafterSpec, OptionValue, Record
 from mlsd.stats import Interval, grouped
 from mlsd.trials.arms import PLAIN, Arm, arm_named
 from mlsd.trials.decisions import Effect, effect_of
+from mlsd.trials.rates import break_even_tokens, total
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import break_even_tokens, total
 from mlsd.units import format_percent, quoted
 
 Decider = Literal["nothing", "draft time", "expert coverage", "kernel step", "verification", "rollback", "acceptance"]

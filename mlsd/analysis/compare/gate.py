@@ -1,6 +1,6 @@
 """The gate: which measures of B are faster, slower or the same as A's, and what it takes to tell where none is decided.
 
-Pure: series of values in, findings out. Intervals are those of `trials.decisions` over blocks, whose pairs share heat
+Pure: series of values in, findings out. Intervals are those of `trials.intervals` over blocks, whose pairs share heat
 and load: together they say something untrue in one of two hundred (`FALSE_ALARM`). What the control, A once more, shows
 to be different is not believed of B, and nothing is said of B while the control, as far as its 99 % interval goes, may
 differ as much as B does.
@@ -16,7 +16,7 @@ import msgspec
 
 from mlsd.records import Record
 from mlsd.stats import Interval, groups_needed
-from mlsd.trials.decisions import Design, Stopping, estimate, intervals, quantile
+from mlsd.trials.intervals import Design, Stopping, estimate, intervals, quantile
 
 Sense = Literal["rate", "time", "level"]  # more is faster; more is slower; neither
 Verdict = Literal["faster", "slower", "higher", "lower", "same", "not decided yet"]

@@ -13,7 +13,7 @@ from mlsd.records import EngineOptions, Environment, Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Run, TrialFilter
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import Measured, SessionPlan, arm_results, prefill_speed
 
 Values = dict[Measure, float]

@@ -14,7 +14,7 @@ from mlsd.analysis.pairs import PairedTrials, units_of
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, Record
 from mlsd.store.rows import CalibrationPoint
-from mlsd.trials.acceptance import mgl_of, rate_of
+from mlsd.trials.acceptance_meanings import mgl_of, rate_of
 from mlsd.trials.arms import arm_named
 from mlsd.units import counted
 

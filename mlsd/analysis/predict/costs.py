@@ -18,8 +18,8 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, PassKind
+from mlsd.trials.rates import Sums, total
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import Sums, total
 
 # How far medians lie above the least where passes were interrupted; on an idle machine it is some per cent.
 _INTERRUPTED = 0.2

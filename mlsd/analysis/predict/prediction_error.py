@@ -9,8 +9,8 @@ from mlsd.analysis.predict.known import Known, predictable
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import grouped
+from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import total
 from mlsd.units import format_percent
 
 

@@ -16,9 +16,9 @@ from mlsd.models.library import resolve_model
 from mlsd.planning.question import drafter_text
 from mlsd.records import OptionValue, Record
 from mlsd.stats import grouped
-from mlsd.trials.acceptance import by_position
+from mlsd.trials.acceptance_meanings import by_position
+from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import total
 
 
 class Replayed(Record, frozen=True, kw_only=True):

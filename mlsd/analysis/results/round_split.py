@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlsd.records import Record
 from mlsd.stats import grouped
+from mlsd.trials.rates import Sums, total
 from mlsd.trials.results import Measured
-from mlsd.trials.sums import Sums, total
 from mlsd.units import NS_PER_MS
 
 LOOKED_UP = "match_rounds"  # in the stats of methods that look proposals up: rounds with one

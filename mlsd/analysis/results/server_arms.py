@@ -8,8 +8,8 @@ from mlsd.servers.request import SERVERS
 from mlsd.stats import Percentiles, grouped, percentiles
 from mlsd.trials.decisions import times
 from mlsd.trials.on_or_off import Answer, answers
+from mlsd.trials.rates import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.trials.results import ArmResult, Measured, counting, is_unusable, speed_over
-from mlsd.trials.sums import DRAFTED, DRAFTED_RIGHT, client_speed, share, speed, total
 from mlsd.units import NS_PER_MS
 
 _ENDS = "({} .. {})"

@@ -242,8 +242,8 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     from mlsd.measure.parent.calibration import breakdown
     from mlsd.planning.request import bench_request
     from mlsd.report.tables.methods import shares_table
+    from mlsd.trials.rates import sums
     from mlsd.trials.results import Measured
-    from mlsd.trials.sums import sums
 
     names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompt": "prompts"}
     lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}

@@ -18,7 +18,7 @@ from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.planning.options import BUDGET_S, BenchOptions, declared
 from mlsd.records import EngineOptions
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.units import quoted
 
 if TYPE_CHECKING:

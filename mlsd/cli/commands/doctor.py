@@ -20,7 +20,7 @@ from mlsd.report.tables.records import checks_table, machine_rows
 from mlsd.units import format_bytes
 
 if TYPE_CHECKING:
-    from mlsd.engine.probe import Role
+    from mlsd.engine.rollback_choice import Role
     from mlsd.measure.messages import Probed
     from mlsd.measure.parent.builds import BuildVerdict
     from mlsd.measure.parent.doctor import Diagnosis, ProfileFit
@@ -134,7 +134,7 @@ def probe(target: str, engine: EngineOptions, gammas: tuple[int, ...], as_json: 
     was taken back.
     """
     shared.check_models(target)
-    from mlsd.engine.probe import NOISE_WIDTHS
+    from mlsd.engine.rollback_choice import NOISE_WIDTHS
     from mlsd.measure.process import call
     from mlsd.measure.worker.serve import probe_model
     from mlsd.report.tables.records import probe_table

@@ -10,7 +10,7 @@ from mlsd.measure.parent.disturbance import DISTURBED_NS
 from mlsd.records import Conditions, Environment, QualityWarning, Record, Status, Trial
 from mlsd.stats import grouped, t_quantile
 from mlsd.trials.decisions import SHORT_DECODE_NS
-from mlsd.trials.sums import speed
+from mlsd.trials.rates import speed
 from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
 
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too

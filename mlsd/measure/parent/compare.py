@@ -33,16 +33,16 @@ from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.requests import check_database, conclude
 from mlsd.measure.process import call
 from mlsd.measure.worker.build_check import read_logits
-from mlsd.planning.estimate import preparation_s
 from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
+from mlsd.planning.time_estimate import preparation_s
 from mlsd.records import Case, Environment, QualityWarning, Record
 from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.stages import PREPARATION, StageTime, summed, wall_ns
 from mlsd.units import NS_PER_S, format_duration
 

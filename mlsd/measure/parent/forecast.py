@@ -18,11 +18,11 @@ from mlsd.hardware.chips import CHIPS
 from mlsd.hardware.metal_kernels import build_of
 from mlsd.measure.heat import cool_down_of
 from mlsd.measure.parent.memory import LoadMemory, ask_memory, judge_loads, size_models
-from mlsd.planning.estimate import TimeEstimate, TokS, estimate_time, rates_from_chips, rates_from_results
 from mlsd.planning.known_shapes import shape_facts, shape_of
 from mlsd.planning.plan import Prepared, prepare_study
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import StudyRequest
+from mlsd.planning.time_estimate import TimeEstimate, TokS, estimate_time, rates_from_chips, rates_from_results
 from mlsd.records import Case, Environment, Record
 from mlsd.store.newest import study_path
 from mlsd.store.store import Store

@@ -19,7 +19,7 @@ from mlsd.drafters import drafting_key, find_method, recipe
 from mlsd.drafters.recipe import opening_of
 from mlsd.engine.context import ContextOptions, context_options
 from mlsd.engine.losslessness import judge_options
-from mlsd.engine.probe import Role, candidates, checked_options
+from mlsd.engine.rollback_choice import Role, candidates, checked_options
 from mlsd.errors import InputError, MlsdError, UnsupportedError
 from mlsd.gguf_tools.shape import FULL
 from mlsd.gguf_tools.source import Source

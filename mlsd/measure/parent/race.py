@@ -10,7 +10,8 @@ from mlsd.planning.options import Goal
 from mlsd.planning.request import MOST_BLOCKS
 from mlsd.records import Case, Trial
 from mlsd.stats import grouped
-from mlsd.trials.decisions import Decision, Stopping
+from mlsd.trials.decisions import Decision
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import Measured, Question, SessionPlan, decisions, is_unusable
 from mlsd.trials.stages import PREPARATION, StageTime, wall_ns
 from mlsd.units import NS_PER_S

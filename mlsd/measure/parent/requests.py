@@ -30,18 +30,18 @@ from mlsd.measure.parent.distances import study_distances
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.race import Race, Stop
 from mlsd.models.library import LocalModel
-from mlsd.planning.estimate import preparation_s
 from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, Prepared, plan_bench, prepare_study
 from mlsd.planning.question import Asked
 from mlsd.planning.request import BenchRequest, StudyRequest
+from mlsd.planning.time_estimate import preparation_s
 from mlsd.records import Environment, QualityWarning, Record
 from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import DraftDistance, TrialFilter
 from mlsd.store.sessions import SessionTrials
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
 from mlsd.trials.results import BENCH, ArmResult, Measured, SessionPlan
 from mlsd.units import format_duration

@@ -29,7 +29,7 @@ from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
-from mlsd.trials.decisions import Stopping
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.on_or_off import Answer, answers
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
 from mlsd.trials.stages import StageTime, summed

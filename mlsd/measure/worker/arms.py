@@ -28,8 +28,8 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
-from mlsd.engine.probe import Role, RollbackCheck, candidates, choose_strategy, uses
 from mlsd.engine.rollback import Rollback, make_rollback
+from mlsd.engine.rollback_choice import Role, RollbackCheck, candidates, choose_strategy, uses
 from mlsd.engine.verify import Outputs
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.source import Source
@@ -43,6 +43,7 @@ from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts, reading_
 from mlsd.measure.worker.timing import MOST_UNTIMED, is_steady
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
+from mlsd.trials.validity import invalid_reason
 
 
 class Models:
@@ -507,32 +508,6 @@ def warm_options(options: ContextOptions) -> ContextOptions:
 
 def _limits(case: Case) -> GenerationLimits:
     return GenerationLimits(n_predict=case.n_predict, gamma=case.gamma, ignore_eog=case.ignore_eog)
-
-
-def invalid_reason(
-    case: Case, strategy: str | None, failed_native_calls: int, losslessness: Losslessness | None
-) -> str | None:
-    """Why a trial's numbers must not be reported as true, or None when they may be."""
-    if strategy == "unchecked":
-        return f"unchecked rollback: {failed_native_calls} native calls failed and were ignored"
-    if failed_native_calls:
-        return f"{failed_native_calls} native calls failed"
-    if not case.sampling.greedy:
-        return None
-    if losslessness is None:
-        return "no plain decoding of the same prompt to compare with"
-    if losslessness.verdict in ("lossless", "near_tie"):
-        return None
-    if losslessness.verdict == "not_judged":
-        return "not judged: memories of the same text differ by more than rounding does, whatever is taken back"
-    if losslessness.first_difference is not None:
-        return f"output differs from plain decoding at token {losslessness.first_difference}"
-    if losslessness.n_positions_off:
-        return f"the number of positions that the memory holds is off by {losslessness.n_positions_off:+d}"
-    return (
-        f"the memory left behind is not what its tokens make: its logits are off by {losslessness.live_distance:.3g}, "
-        f"arithmetic explains {losslessness.live_limit:.3g}"
-    )
 
 
 def peak_rss_bytes() -> int:

@@ -13,7 +13,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info, library, loaded_libraries, sequence_state_version
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.state import BlobError, BlobShape, check_saved
-from mlsd.engine.probe import PROBE_TEXT, first_exact
+from mlsd.engine.rollback_choice import PROBE_TEXT, first_exact
 from mlsd.errors import NativeError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.source import Source

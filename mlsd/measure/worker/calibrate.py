@@ -21,8 +21,8 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import Role, candidates, check_model
 from mlsd.engine.rollback import rollback_options
+from mlsd.engine.rollback_choice import Role, candidates, check_model
 from mlsd.engine.vocabulary import check_vocabularies
 from mlsd.measure.heat import idles_cold
 from mlsd.measure.messages import CalibrateJob, Covered, Passes, Spent, report_progress

@@ -33,7 +33,7 @@ from mlsd.measure.messages import LayersFound, report_progress
 from mlsd.measure.worker.perplexity import log_softmax
 from mlsd.planning.job import ModelFile
 from mlsd.records import EngineOptions
-from mlsd.trials.sums import sums
+from mlsd.trials.rates import sums
 
 _TRIED_A_STEP = 4
 _GAMMA = 2  # of the rounds that measure what is accepted

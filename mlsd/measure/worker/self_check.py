@@ -19,7 +19,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LOG, backend_info, ggml, working_device
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.taps import TappedContext, TensorValue
-from mlsd.engine.probe import NOISE_WIDTHS, PROBE_TEXT, Role, first_exact, kernel_noise
+from mlsd.engine.rollback_choice import NOISE_WIDTHS, PROBE_TEXT, Role, first_exact, kernel_noise
 from mlsd.errors import EngineError, ModelFileError
 from mlsd.gguf_tools.shape import FULL, TINY
 from mlsd.gguf_tools.synthetic.synth import from_shape, write_synthetic

@@ -24,7 +24,7 @@ from mlsd.engine.context import context_options
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import LIBRARIES_VARIABLE, backend_info
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import Role, RollbackCheck, candidates, kernel_noise
+from mlsd.engine.rollback_choice import Role, RollbackCheck, candidates, kernel_noise
 from mlsd.errors import MlsdError, in_one_line
 from mlsd.folders import go_to_empty_dir
 from mlsd.hardware import read_conditions

@@ -7,9 +7,9 @@ from mlsd.columns import Column, Get, chosen, column, inside
 from mlsd.records import ModelFacts
 from mlsd.report.render.table import Cell, Tone, interval, number, text
 from mlsd.trials import fields
-from mlsd.trials.acceptance import chance_for
+from mlsd.trials.acceptance_meanings import chance_for
+from mlsd.trials.rates import PART_NAMES
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import PART_NAMES
 from mlsd.units import format_bytes
 
 _PLACES = 8  # of a draft that a cell shows

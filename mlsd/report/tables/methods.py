@@ -17,8 +17,8 @@ from mlsd.report.tables.columns import of_arms, of_their_arms
 from mlsd.stats import Interval, grouped
 from mlsd.store.rows import PassShares
 from mlsd.trials.arms import arm_named, arm_of
+from mlsd.trials.rates import PART_NAMES
 from mlsd.trials.results import ArmResult
-from mlsd.trials.sums import PART_NAMES
 from mlsd.units import quoted
 
 _LABELS: dict[str, str] = {"head": "LM head", "ffn": "FFN"}

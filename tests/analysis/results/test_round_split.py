@@ -7,7 +7,7 @@ import pytest
 
 from mlsd.analysis.results.round_split import RoundSplit, round_split
 from mlsd.records import Round, Trial
-from mlsd.trials.sums import sums
+from mlsd.trials.rates import sums
 from tests.analysis import studies
 
 MS = 1_000_000

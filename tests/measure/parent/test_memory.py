@@ -13,8 +13,8 @@ from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.footprint import footprints
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import check_rollback, checked_options, uses
 from mlsd.engine.rollback import rollback_options
+from mlsd.engine.rollback_choice import check_rollback, checked_options, uses
 from mlsd.gguf_tools.read import source_weight
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow

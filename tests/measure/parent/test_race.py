@@ -11,7 +11,8 @@ from mlsd.planning.job import Block, Slot, blocks_of
 from mlsd.planning.options import Goal
 from mlsd.records import Case, Conditions, DrafterSpec, Status, Trial
 from mlsd.trials.arms import arm_of
-from mlsd.trials.decisions import Decision, Stopping
+from mlsd.trials.decisions import Decision
+from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.stages import StageTime
 from tests.analysis.studies import as_measured

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mlsd.clock import MonotonicClock
-from mlsd.engine.probe import RollbackCheck
+from mlsd.engine.rollback_choice import RollbackCheck
 from mlsd.errors import EngineError
 from mlsd.measure.messages import BlockMeasured, Event
 from mlsd.measure.probe_cache import ProbeCache

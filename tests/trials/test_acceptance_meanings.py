@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.records import Round
-from mlsd.trials.acceptance import MEANINGS, Meaning, by_position, chance_for, loop_of, mgl_of, rate_of
-from mlsd.trials.sums import sums, total
+from mlsd.trials.acceptance_meanings import MEANINGS, Meaning, by_position, chance_for, loop_of, mgl_of, rate_of
+from mlsd.trials.rates import sums, total
 
 
 def test_a_share_of_output_and_a_share_of_proposals_of_one_run_give_the_same_tokens_a_round() -> None:

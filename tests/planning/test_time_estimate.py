@@ -2,11 +2,11 @@ import msgspec
 import pytest
 
 from mlsd.hardware.apple_passes import Work, apple_chip
-from mlsd.planning.estimate import Rate, TokS, estimate_time, preparation_s, rates_from_chips, rates_from_results
 from mlsd.planning.job import ModelFile
 from mlsd.planning.options import Overrides
 from mlsd.planning.plan import expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
+from mlsd.planning.time_estimate import Rate, TokS, estimate_time, preparation_s, rates_from_chips, rates_from_results
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef, Trial
 from mlsd.trials.stages import StageTime
 

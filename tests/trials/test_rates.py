@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mlsd.records import Round, Trial
 from mlsd.stats import Interval
-from mlsd.trials.sums import PARTS, Sums, decode_tok_s, pays_from, prefill_tok_s, speed, sums
+from mlsd.trials.rates import PARTS, Sums, decode_tok_s, pays_from, prefill_tok_s, speed, sums
 
 ROUNDS = st.lists(
     st.builds(lambda values: Round(**dict(zip(Round.__struct_fields__, values, strict=True))),

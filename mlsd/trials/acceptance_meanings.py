@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from mlsd.stats import Interval
 from mlsd.trials.proportions import Counts, pooled
-from mlsd.trials.sums import Endings, Sums, total
+from mlsd.trials.rates import Endings, Sums, total
 
 Meaning = Literal["proposed", "position", "output"]
 MEANINGS: tuple[Meaning, ...] = get_args(Meaning)

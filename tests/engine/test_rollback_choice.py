@@ -12,7 +12,8 @@ from mlsd.engine.context import ContextOptions, Logits
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.probe import (
+from mlsd.engine.rollback import make_rollback, rollback_options
+from mlsd.engine.rollback_choice import (
     Role,
     RollbackCheck,
     RollbackUse,
@@ -23,7 +24,6 @@ from mlsd.engine.probe import (
     kernel_noise,
     uses,
 )
-from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.errors import EngineError
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from tests.drafters.arena import Arena, prompt_of

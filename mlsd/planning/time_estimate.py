@@ -10,8 +10,8 @@ from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import AppleChip, Runtime, Work
 from mlsd.planning.job import Job
 from mlsd.records import NO_DRAFTER, Case, Record, Status, Trial
+from mlsd.trials.rates import speed
 from mlsd.trials.stages import PREPARATION, StageTime, wall_ns
-from mlsd.trials.sums import speed
 from mlsd.units import NS_PER_S, format_duration
 
 RateSource = Literal["results", "public rows"]
