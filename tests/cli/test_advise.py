@@ -64,6 +64,7 @@ def test_an_option_that_would_change_nothing_is_refused_and_a_method_is_no_targe
         (("advise", "qwen3-8b-q8_0", "--quant", "q4_k_m", *chip), "qwen3-8b-q8_0 is in Q8_0 by its name"),
         (("advise", "rest", *chip), "rest is a drafting method, not a model"),
         (("advise", "qwen3-8b-q8_0", "--chip", "M3 Max CPU"), "on its CPU is not modelled"),
+        (("advise", "qwen3.5-9b-q8_0", "--draft", "qwen2.5-0.5b-q8_0", *chip), "they share no vocabulary"),
         (("advise", "tiny-dense", "--draft", "tiny-draft"), "mlsd calibrate tiny-dense --draft tiny-draft"),
     ):
         ran = mlsd(*asked)

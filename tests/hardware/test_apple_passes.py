@@ -42,6 +42,14 @@ def test_public_figures_lie_in_the_range(model: str, chip: str, engine: passes.E
     assert 1 / factor < there.plain_ms(one) * tok_s / 1e3 < factor
 
 
+def test_rows_that_nothing_was_fitted_to_lie_in_the_range_and_none_is_decided_wrongly() -> None:
+    asked = published.kept_aside()
+    assert {row.stated for row in asked} == {True, False}, "rounds as long as they propose, and drafts ended by p_min"
+    assert sum(row.inside for row in asked) >= 0.85 * len(asked)
+    decided = [row for row in asked if row.decided]
+    assert len(decided) >= 0.5 * len(asked) and all((row.low > 1) == (row.measured > 1) for row in decided)
+
+
 def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
     old, new = on("M1 Max"), on("Apple M4 Max")
     small, large = work("qwen3.5-9b-q4_k_m"), work("qwen3.5-9b-q8_0")

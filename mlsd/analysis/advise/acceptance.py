@@ -110,7 +110,9 @@ class Stated(Record, frozen=True, kw_only=True):
             accepted, proposed = self.counts
             rate, said = accepted / proposed if proposed > 0 else math.nan, f"{accepted} of {proposed}"
             if self.n_output is not None:
-                rounds = self.n_output - accepted
+                rounds, least = self.n_output - accepted, math.ceil(proposed / gamma)
+                if least - gamma <= rounds < least:  # the last round ran over the answer's end
+                    rounds = least
                 length = proposed / rounds if rounds > 0 else math.nan
                 said += f" in an answer of {self.n_output} tokens, {length:.2f} proposed a round"
         else:

@@ -208,8 +208,8 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
 
 
 def _check_vocabularies(target: KnownModel, draft: KnownModel | None) -> None:
-    """Raises: InputError for two files that are here and whose vocabularies differ by more than their padding."""
-    sizes = [model.facts.n_vocab for model in (target, draft) if model is not None and model.here]
+    """Raises: InputError for two models whose vocabularies, as files or shapes, differ by more than their padding."""
+    sizes = [m.facts.n_vocab for m in (target, draft) if m is not None and (m.here or m.shape is not None)]
     if draft is not None and len(sizes) == 2 and abs((sizes[0] or 0) - (sizes[1] or 0)) > MAX_SIZE_DIFFERENCE:
         raise InputError(
             f"{draft.facts.ref.id} has {sizes[1]} tokens, {target.facts.ref.id} {sizes[0]}: they share no vocabulary.",

@@ -199,6 +199,12 @@ def test_what_a_look_up_accepts_is_asked_with_the_length_of_its_answer() -> None
         assert outcomes_rate(found.outcomes(4)) == pytest.approx(140 / 245, rel=1e-3)
 
 
+def test_the_last_round_may_run_over_the_end_of_an_answer() -> None:
+    """370 tokens proposed at gamma 5 are 74 rounds, one of which wrote past the 190th token."""
+    ends = Stated(gamma=5, counts=(117, 370), n_output=190).of(KEY).outcomes(5)
+    assert mgl_of(ends) == pytest.approx(1 + 117 / 74, rel=1e-3)
+
+
 @pytest.mark.parametrize("stated", [{"rate": 1.2}, {"mgl": 6.0}, {"counts": (1, 0)}, {"counts": (9, 8)},
                                     {"counts": (140, 245), "n_output": 140}])  # fmt: skip
 def test_what_no_round_can_have_is_refused(stated: dict[str, Any]) -> None:
