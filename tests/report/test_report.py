@@ -193,6 +193,8 @@ def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:
     assert markdown.render(page).splitlines()[0] == f"# {markdown.escape(page.answer)}"
     body = re.sub(r"<[^>]+>", " ", written.split("<body>")[1]).split()
     assert " ".join(body[:5]) == "Faster in 3 of 14:"
+    for form in (written, markdown.render(page)):
+        assert "gamma: the draft length, in tokens; MGL: tokens per round" in form
 
 
 def test_the_page_fetches_nothing(written: str) -> None:

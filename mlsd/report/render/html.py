@@ -4,7 +4,7 @@ from markupsafe import Markup
 
 from mlsd.report.render.prose import environment
 from mlsd.report.render.sections import Page
-from mlsd.report.render.table import Table
+from mlsd.report.render.table import Table, explain_terms
 
 
 def render(page: Page) -> str:
@@ -15,7 +15,9 @@ def render(page: Page) -> str:
         return Markup(templates.loader.get_source(templates, name)[0]) if templates.loader else Markup("")  # our own
 
     # Figures are written by matplotlib, which escapes the strings it is given.
-    return templates.get_template("report.html.j2").render(page=page, include=include, drawn=Markup)
+    return templates.get_template("report.html.j2").render(
+        page=page, terms=explain_terms(), include=include, drawn=Markup
+    )
 
 
 def table_text(table: Table) -> str:

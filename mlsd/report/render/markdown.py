@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mlsd.report.render.plot import Picture
 from mlsd.report.render.sections import Page, Section
-from mlsd.report.render.table import Table
+from mlsd.report.render.table import Table, explain_terms
 from mlsd.report.render.terminal import plain
 
 MOST_ROWS = 60  # of a table; the page in HTML has all
@@ -17,7 +17,11 @@ def render(page: Page, figures: str = "figures") -> str:
     parts = [f"# {escape(page.verdict)}", table_text(page.scoreboard)] if page.scoreboard else []
     time = f" ({page.next_time})" if page.next_time else ""
     parts += [f"Next{time}: {escape(page.next)}"] if page.next else []
-    parts += [f"{'##' if page.scoreboard else '#'} {escape(page.answer)}", *_pictures([page.chart], figures)]
+    parts += [
+        f"{'##' if page.scoreboard else '#'} {escape(page.answer)}",
+        explain_terms(),
+        *_pictures([page.chart], figures),
+    ]
     for one in page.advice:
         parts += [f"**{escape(one.title)}**", "\n".join(f"- {escape(line)}" for line in one.lines)]
     disturbed = [*(f"**INVALID** {escape(text)}" for text in page.disturbed), *map(escape, page.notes)]

@@ -55,6 +55,15 @@ def table(title: str, rows: Iterable[Any], *columns: Column, **about: Any) -> Ta
     return Table(title=title, heads=tuple(heads), rows=cells, **about)
 
 
+_TERMS = {"gamma": "gamma: the draft length, in tokens", "MGL": "MGL: tokens per round, the target's own included"}
+
+
+def explain_terms(labels: Iterable[str] = _TERMS) -> str:
+    """What gamma and MGL are, where these labels have them."""
+    terms = "; ".join(_TERMS[label] for label in _TERMS if label in labels)
+    return terms and f"{terms}."
+
+
 _DIGITS = re.compile(r"\[?(\d)\]?(.*)")
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mlsd.redact import redact
-from mlsd.report.render.table import Head, Table, Tone
+from mlsd.report.render.table import Head, Table, Tone, explain_terms
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,6 @@ WORTH = (
     "acceptance", "MGL", "model", "choice", "held-out error", "measured speedup", "corrected", "Eq. 2", "Eq. 1", "GB/s",
     "here", "printed",
 )  # fmt: skip
-_TERMS = {"gamma": "gamma: the draft length, in tokens", "MGL": "MGL: tokens per round, the target's own included"}
 _LONGEST_WORD = 24  # of a sentence in a cell; a longer one, a path for instance, may go on in the next line
 _SENTENCE = 14  # the least width of a column of sentences
 _GAP = 2  # between columns
@@ -73,8 +72,7 @@ def render(table: Table, *, width: int = PIPED, color: bool = False) -> str:
             out.write("".join(part for part, _ in parts) + "\n")
     left = [table.heads[i].label for i in range(len(table.heads)) if i not in shown]
     more = f"Not shown at this width: {', '.join(left)} (--wide shows every column)." if left else ""
-    terms = "; ".join(words for label, words in _TERMS.items() if label in heads)
-    for line in filter(None, (table.remark, more, terms and f"{terms}.")):
+    for line in filter(None, (table.remark, more, explain_terms(heads))):
         console.print(Text(_shown(line)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
