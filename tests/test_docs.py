@@ -40,7 +40,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 GENERATED = ("commands.md", "data.md")
 MOST_WORDS = 16_000  # of the others together
-# Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
 # Servers of the pages at which somebody else's would listen: these answer in their place.
 STAND_INS = {
     "http://127.0.0.1:8080": ("llama-server", True),
@@ -51,6 +50,8 @@ STAND_INS = {
 # The same command, and minutes less of it; a whole line stands between line ends.
 QUICKER = {
     "--n-predict 64 --repeats 2": "--n-predict 24 --repeats 1",
+    "--n-predict 256 --repeats 6": "--n-predict 24 --repeats 1",
+    "--gamma 8 --repeats 6": "--gamma 8 --n-predict 24 --repeats 1",
     "--repeats 2 --n-predict 64": "--repeats 1 --n-predict 16",
     "--until decided --budget-s 100": "--until decided --budget-s 4",
     "mlsd compare . . tiny-dense --n-predict 32": "mlsd compare . . tiny-dense --n-predict 16 --rows 1,2",
@@ -65,6 +66,7 @@ QUICKER = {
     "\nmlsd bench tiny-moe\n": "\nmlsd bench tiny-moe --gamma 2 --n-predict 24 --until decided --budget-s 4\n",
     "\nmlsd run B --profile tiny --repeats 1": "\nmlsd run B --profile tiny --n-predict 16 --repeats 1",
 }
+# Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
 NOT_RUN = ("mlsd models pull", "git clone", "mlsd lab", "mlsd run B D --lab")
 
 

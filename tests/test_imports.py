@@ -127,6 +127,16 @@ def test_heavy_libraries_come_in_through_their_one_door(module: str) -> None:
             assert place.startswith(allowed), f"{place} imports {name}; its door is {', '.join(allowed)}"
 
 
+def test_what_calls_itself_the_one_door_to_a_library_is_its_only_one() -> None:
+    claims = [module for module, path in FILES.items() if "The one door to" in path.read_text(encoding="utf-8")]
+    assert len(claims) >= 4
+    for module in claims:
+        door = str(FILES[module].relative_to(PACKAGE)).removesuffix("__init__.py")
+        assert any(all(part.startswith(door) for part in parts) for parts in DOORS.values()), (
+            f"{door} is one of several"
+        )
+
+
 def _loaded(tmp_path: Path, *words: str) -> set[str]:
     """The libraries that a command loads, in a process of its own with an empty cache and no databases."""
     code = (
