@@ -18,7 +18,7 @@ HEADINGS: dict[str, str] = {
     "label": r"job id|id|#|label|name|row",
     "target": r"target( model)?|model( name| file| type| filename)?|models?",
     "drafter": r"drafter|method|mode|spec( type)?|technique|arm|config(uration)?|settings?|run|variant|decoding|mtp"
-    r"|model configuration|strategy",
+    r"|model configuration|strategy|flags|arguments",
     "draft": r"draft( model)?|drafter model|assistant( model)?",
     "gamma": r"gamma|γ|draft( |_)?len(gth)?|(spec )?(draft )?n max|draft max|max draft( tokens)?|k|d"
     r"|draft tokens? max"
@@ -61,7 +61,9 @@ HEADINGS: dict[str, str] = {
     "repeat": r"repeat|rep|trial",
     "ms_per_token": r"eval ms per token|ms per tok(en)?|ms/tok(en)?|tpot( ms)?|itl( ms)?|predicted per token ms",
     "users": r"requests|concurren\w+|users|streams|batch( size)?|parallel|n parallel|npl|b",
-    "backend": r"backends?|ngl|n gpu layers|threads|n threads",
+    "backend": r"backends?",
+    "ngl": r"ngl|n gpu layers",
+    "threads": r"threads|n threads",
     "status": r"status",
     "valid": r"valid( trials)?",
     "verdict": r"verdict",
@@ -115,7 +117,7 @@ _RATIO = re.compile("[%x\N{MULTIPLICATION SIGN}]")
 _KNOWN = {field: re.compile(f"(?:{heads})") for field, heads in HEADINGS.items()}
 _COMPOSED = ("speedup", "acceptance", "mgl", "tok_s")  # may stand with the words of a method, a chip or a workload
 _PHRASE = {
-    "tok_s": re.compile(rf"{_SPEED_UNIT}|\bspeed\b|\bdecode\b"),
+    "tok_s": re.compile(rf"{_SPEED_UNIT}|\btok s\b|\bspeed\b|\bdecode\b"),
     "speedup": re.compile(r"speed ?up|\bgain\b"),
     "acceptance": re.compile(r"\baccept(?:ance)?(?: rate)?\b"),
     "mgl": re.compile(r"\b(?:accept(?:ance|ed)? len(?:gth)?|mgl|al|tau|τ)\b"),
@@ -200,7 +202,7 @@ def _agrees(field: str, text: str, rest: str, values: Sequence[str]) -> bool:
             return False
         return not _PROMPT_SPEED.search(rest) and "batched" not in rest
     if field == "speedup" and values and (is_gain(text) or text.startswith("vs")):
-        return bool(_RATIO.search(" ".join(values)))  # else a difference in some unit
+        return "%" in text or bool(_RATIO.search(" ".join(values)))  # else a difference in some unit
     return not (field == "speedup" and any(map(_TIME_UNIT.fullmatch, rest.split())))
 
 

@@ -72,8 +72,10 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
                 continue
             group = turned
         read = _table(group, columns)
-        n_speeds = sum(any(re.search(r"\d", row.cells.get(name, "")) for name in _SPEEDS) for row in read)
-        if len(read) > 1 and n_speeds < _LEAST_NUMBERS * len(read):  # prose, a page of help, a glossary
+        n_speeds = sum(any(SPEED.fullmatch(row.cells.get(name, "")) for name in _SPEEDS) for row in read)
+        if n_speeds < _LEAST_NUMBERS * len(read) and not all(
+            row.broken for row in group
+        ):  # prose, a page of help, a glossary
             seen.append(f"line {group[0].line}: words alone in {', '.join(columns)}"[:_QUOTED])
             continue
         unused += [head for head in group[0].cells if head not in columns and head not in ("", "answer")]
@@ -212,7 +214,7 @@ def _percent_is_gain(head: str, rows: Sequence[PastedRow], columns: Mapping[str,
     plain = next((value_of(one.get(speed, "")) for one in cells if is_plain(one.get(method, "none"))), None)
     votes = 0.0
     for one in cells:
-        share, own = value_of(one.get(head, "")), value_of(_no_brackets(one.get(speed, "")))
+        share, own = value_of(_percent(head, one.get(head, ""))), value_of(_no_brackets(one.get(speed, "")))
         over = value_of(_no_brackets(one.get(beside, ""))) or plain
         if share and share > 0 and own and over and own != over:
             votes += abs(math.log(own / over / share)) - abs(math.log(own / over / (1 + share)))
@@ -255,7 +257,7 @@ def _rows(
         if tested:
             own |= {"n_predict": tested[2], "prompt": "llama-bench"} | ({"n_prompt": tested[3]} if tested[3] else {})
         cells = _length(_method(_acceptance(own)), heads.get("mgl", ""))
-        if _on_cpu(heads.get("backend", ""), cells.pop("backend", "")):
+        if _on_cpu(*(cells.pop(name, "").strip().lower() for name in ("backend", "ngl", "threads"))):
             cells["on_cpu"] = "1"
         yield msgspec.structs.replace(
             row,
@@ -268,14 +270,12 @@ def _rows(
 
 def _is_setting(head: str, columns: Mapping[str, Heading]) -> bool:
     """Whether rows that differ in a column are of different settings: all that neither measures nor identifies."""
-    return columns[head].field == "backend" if head in columns else not is_measured(head)
+    return columns[head].field in ("backend", "ngl", "threads") if head in columns else not is_measured(head)
 
 
-def _on_cpu(head: str, cell: str) -> bool:
-    name = plain_heading(head)
-    if "thread" in name:
-        return bool(cell)
-    return cell.strip() == "0" if name else cell.strip().lower() == "cpu"
+def _on_cpu(backend: str, ngl: str, threads: str) -> bool:
+    """Whether the processor's cores computed: as its backend says, else layers on the GPU, else a count of threads."""
+    return backend == "cpu" if backend else ngl == "0" if ngl else bool(threads)
 
 
 def _variant(of: str) -> str:
@@ -321,8 +321,7 @@ def _cell(field: str, head: str, text: str, *, in_percent: bool, gain: bool) -> 
         return str(int(block[0]) - 1)  # the first token of a block is known
     if field == "gamma" and plain_heading(head) in ("n", "k", "d") and (count := _N_OF_COLUMN.fullmatch(text)):
         return count[1]
-    if field == "speedup" and "%" in re.sub(r"\d+ ?%", "", head) and text and not re.search("[%x]", text):
-        text = f"{text}%"
+    text = _percent(head, text) if field == "speedup" else text
     if field == "speedup" and text.endswith("%") and (gain or text[0] in "+-\N{MINUS SIGN}"):
         try:
             more = parse_printed(text.lstrip("+"))
@@ -330,6 +329,11 @@ def _cell(field: str, head: str, text: str, *, in_percent: bool, gain: bool) -> 
             return text
         return f"{1 + more.low!r}-{1 + more.high!r}" if more.low > -1 else text
     return text
+
+
+def _percent(head: str, text: str) -> str:
+    """A cell of ratios with the sign that its heading bears for it; `95 % CI` in a heading is none."""
+    return f"{text}%" if text and "%" in re.sub(r"\d+ ?%", "", head) and not re.search("[%x]", text) else text
 
 
 def _is_count(pair: re.Match[str]) -> bool:
@@ -411,7 +415,7 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
     if named is not None:
         drafter = named
     elif drafted and method and rest.get("n_proposed") != "0":
-        drafter = "unnamed" if is_plain(method) else _GAMMA.sub("", method.lower()).strip(" ,")
+        drafter = (not is_plain(method) and _GAMMA.sub("", method.lower()).strip(" ,")) or "unnamed"
     elif method and is_plain(method):
         pass
     elif draft and not (is_plain(draft) or is_blank(draft)):
@@ -625,7 +629,16 @@ def _documents(text: str) -> list[Any]:
     return []
 
 
-_PARTS = ("timings", "metrics", "usage", "result", "results", "stats")  # of an answer, no names of arms
+_PARTS = (
+    "timings",
+    "metrics",
+    "usage",
+    "result",
+    "results",
+    "stats",
+    "receipt",
+    "scores",
+)  # of an answer, no names of arms
 
 
 def _objects(value: Any, around: dict[str, str]) -> Iterator[dict[str, str]]:

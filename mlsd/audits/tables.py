@@ -18,7 +18,7 @@ from mlsd.audits.model_name import read_model_name, stored_as
 from mlsd.audits.read import chips_in, read_pasted
 from mlsd.audits.rows import AuditContext, AuditRow, PastedRow
 from mlsd.errors import TableError
-from mlsd.hardware.chips import CHIPS
+from mlsd.hardware.chips import with_known_peak
 from mlsd.outside import read_given
 from mlsd.records import Record
 from mlsd.stats import grouped
@@ -232,10 +232,8 @@ def _unknown_chips(context: AuditContext) -> Iterator[str]:
     named = dict.fromkeys(row.chip for row in context.rows if row.chip)
     unknown = [] if context.peak_gb_s else [chip for chip in named if peak_gb_s(chip, None) is None]
     if unknown:
-        known = ", ".join(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS if chip.peak_bandwidth_gb_s))
-        etc = ", ..." if len(unknown) > _NAMED else ""
-        of = f"{', '.join(unknown[:_NAMED])}{etc}"
-        yield f"No peak bandwidth is known of {of} (--peak-gb-s says it); known are {known}."
+        of = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
+        yield f"No peak bandwidth is known of {of} (--peak-gb-s says it); known are {', '.join(with_known_peak())}."
 
 
 def _sizes(context: AuditContext) -> Iterator[str]:

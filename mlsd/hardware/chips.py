@@ -129,6 +129,11 @@ def bins(name: str) -> tuple[Chip, ...]:
     return by_gpu or by_cpu or tuple(chip for chip in candidates if memory in chip.sizes_gib) or candidates
 
 
+def with_known_peak() -> list[str]:
+    """The chips of whose memory a bandwidth is known, by short name."""
+    return list(dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS if chip.peak_bandwidth_gb_s))
+
+
 def named_chip(text: str) -> str | None:
     """The chip that a text names, as it is called here, with the GPU cores where the text decides; None for none."""
     candidates = bins(text)

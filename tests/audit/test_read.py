@@ -48,6 +48,20 @@ TEXTS: dict[str, tuple[str, list[dict[str, str]]]] = {
         "| Tokens | Baseline (tok/s) | DFlash (tok/s) | Speedup |\n|--|--|--|--|\n| 256 | 74.72 | 194.80 | 2.61x |\n",
         [{"baseline_tok_s": "74.72", "tok_s": "194.80", "n_predict": "256", "speedup": "2.61x", "drafter": "dflash"}],
     ),
+    "a gain whose sign stands in the heading": (
+        "method,tok/s,% faster\nnone,20,\nmtp n-max 3,40,100\n", [{"drafter": "none"}, {"speedup": "1.995-2.005"}],
+    ),
+    "what the processor's cores computed, by its backend, else by its layers on the GPU": (
+        "model,backend,threads,ngl,tok/s\nm,CPU,4,,7\nm,,4,0,7\n", [{"on_cpu": "1"}, {"on_cpu": "1"}],
+    ),
+    "flags as a method": (
+        "flags,tok/s\n--spec-type none,20\n--spec-type draft-mtp --spec-draft-n-max 2,30\n",
+        [{"drafter": "none"}, {"drafter": "mtp", "gamma": "2"}],
+    ),
+    "a receipt": (
+        '{"receipt": {"ar_tok_s": 14.2, "mtp_tok_s": 22.4, "depth": 3, "acceptance": 0.86}}',
+        [{"baseline_tok_s": "14.2", "tok_s": "22.4", "drafter": "mtp", "gamma": "3"}],
+    ),
     "two columns of speeds": (
         "| prompt | plain | MTP n=2 | MTP n=4 |\n|--|--|--|--|\n| code | 20 | 30 | 33 |\n",
         [{"tok_s": "30", "gamma": "2"}, {"tok_s": "33", "gamma": "4"}],
@@ -129,6 +143,6 @@ def test_json_that_no_record_can_hold_is_no_table(text: str) -> None:
 
 def test_a_page_of_words_is_no_table_of_rows_though_its_words_are_headings() -> None:
     """A page of help gave 712 rows that nobody judged, since one of its lines names a speedup between two commas."""
-    for page in ("docs/commands.md", "docs/glossary.md"):
+    for page in ("docs/commands.md", "docs/glossary.md", "docs/data.md"):
         with pytest.raises(TableError, match="words alone in"):
             read_pasted(Path(page).read_bytes(), page)

@@ -13,7 +13,7 @@ from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Real, json_option, refuse
 from mlsd.cli.output import print_json, say
 from mlsd.errors import InputError, TableError, choose
-from mlsd.hardware.chips import CHIPS, bins
+from mlsd.hardware.chips import bins, with_known_peak
 from mlsd.outside import read_given
 from mlsd.report.render.table import Tone
 from mlsd.stats import grouped
@@ -58,8 +58,7 @@ def _shown_options(command: F) -> F:
 def check_chip(name: str | None, peak_gb_s: float | None) -> None:
     """Raises: InputError for a chip of which no bandwidth is known, where none is given."""
     if name is not None and peak_gb_s is None and not any(chip.peak_bandwidth_gb_s for chip in bins(name)):
-        known = dict.fromkeys(chip.name.removeprefix("Apple ") for chip in CHIPS if chip.peak_bandwidth_gb_s)
-        hint = choose(name, known, ", or give --peak-gb-s")
+        hint = choose(name, with_known_peak(), ", or give --peak-gb-s")
         raise InputError(f"No peak bandwidth is known of {name}.", hint=hint)
 
 
