@@ -1,12 +1,13 @@
 """What no bound refutes and yet is doubted or asked about: rows against their table, and against what is usual."""
 
+import functools
 import math
 
 import numpy as np
 import pandas as pd
 
 from mlsd.audits.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
-from mlsd.audits.frame import PAIR, Frame, Series, found, scatter
+from mlsd.audits.frame import PAIR, Frame, Series, by_names, found, scatter
 from mlsd.audits.model_name import same_model
 from mlsd.audits.plain_speed import plain_speed
 from mlsd.methods import of_kind
@@ -180,11 +181,8 @@ def _equal_times(rows: Frame) -> Frame:
     printed = [rows["case"].where(many, -1), rows["tok_s"].fillna(-1), rows["ms_per_token"].fillna(-1)]
     equal = rows["case"].groupby(printed).transform("size").where(many)
     n = rows["n_repeats"].where(many)
-    first = rows[many].drop_duplicates("case")
-    by_group = {}
-    for group, own in first.groupby("group"):
-        expected = float((chance[own.index] ** (own["n_repeats"] - 1)).sum())
-        by_group[group] = chance_of_more(int((equal[own.index] == own["n_repeats"]).sum()), expected)
+    cases = rows.assign(alike=equal == n, by_chance=chance ** (n - 1))[many].drop_duplicates("case")
+    by_group = cases.groupby("group")[["alike", "by_chance"]].sum().apply(lambda sums: chance_of_more(*sums), axis=1)
     table = rows["group"].map(by_group).fillna(1.0)
     known = n.notna() & timed
     ways = pd.Series(
@@ -225,9 +223,8 @@ def _equal_rates(rows: Frame) -> tuple[Frame, Frame]:
     speeds = pairs[["tok_s", "tok_s_longer"]]
     copied = pairs[speeds.max(axis=1) > SAME_SPEED_RATIO * speeds.min(axis=1)]
     capped = pairs.drop(copied.index).drop_duplicates("case_longer").set_index("case_longer")["gamma"]
-    n, chance = copied.groupby("group").size(), {}
-    for group, count in n.items():
-        chance[group] = chance_of_more(int(count), float(expected[group]))
+    n = copied.groupby("group").size()
+    chance = pd.Series({group: chance_of_more(count, expected[group]) for group, count in n.items()}, dtype=float)
     shorter = rows["case"].map(capped)
     is_copied = rows["case"].isin([*copied["case"], *copied["case_longer"]]) & rows["comparable"]
     often = rows["group"].map(n).ge(FEWEST_COPIES) & rows["group"].map(chance).le(COINCIDENCE)
@@ -243,11 +240,11 @@ def _equal_rates(rows: Frame) -> tuple[Frame, Frame]:
     )  # fmt: skip
 
 
-def chance_of_more(n: int, expected: float) -> float:
+def chance_of_more(n: float, expected: float) -> float:
     """Chance of so many or more where so many are expected, a Poisson count."""
     if not expected:  # less than a float holds
         return float(not n)
-    return max(0.0, 1.0 - sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(n)))
+    return max(0.0, 1.0 - sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(int(n))))
 
 
 def all_or_nothing_accepted(rows: Frame) -> Frame:
@@ -307,30 +304,19 @@ def arms_do_not_match(rows: Frame) -> Frame:
         other.notna(), "suspicious", "The speedup is over a plain run of {other}, another file than {target}",
         ": the ratio is not what speculation gained", other=other, target=rows["target"],
     )  # fmt: skip
-    engines, lengths = (plain.groupby("host")[name].agg(frozenset) for name in ("engine", "n_predict"))
     ratio = rows["speculative"] & rows["claims_ratio"]
-    no_engine = _lacks(rows["host"].map(engines), rows["engine"])
-    no_length = _lacks(rows["host"].map(lengths), rows["n_predict"])
-    both = [
-        " and ".join(
-            filter(
-                None,
-                [f"program ({min(engines[host])} against {engine})" if bad else ""] + ["token count"] * bool(short),
-            )
-        )
-        for host, engine, bad, short in zip(rows["host"], rows["engine"], no_engine, no_length, strict=True)
-    ]
+    no_engine, no_length = (_lacks(rows, plain, name) for name in ("engine", "n_predict"))
+    program = "program (" + rows["host"].map(plain.groupby("host")["engine"].min()) + " against " + rows["engine"] + ")"
+    both = np.select([no_engine & no_length, no_engine], [program + " and token count", program], "token count")
     count = found(
         ratio & (no_engine | no_length), "suspicious", "No baseline of {target} has the same {both} as this row",
         differences=no_engine.astype(float) + no_length, target=rows["target"], both=both,
     )  # fmt: skip
-    fastest = plain.assign(depth=plain["n_prompt"].fillna(-1)).groupby(["host", "depth", "program"])["tok_s"].max()
-    elsewhere = fastest.reset_index().sort_values("tok_s")
-    merged = rows.assign(depth=rows["n_prompt"].fillna(-1), at=rows.index)[["at", "host", "depth", "program"]].merge(
-        elsewhere, on=["host", "depth"], suffixes=("", "_other")
-    )
-    merged = merged[merged["program"].notna() & (merged["program"] != merged["program_other"])]
-    best = merged.drop_duplicates("at", keep="last").set_index("at")
+    at = ["host", "n_prompt", "program"]
+    fastest = plain.groupby(at, dropna=False)["tok_s"].max().reset_index().dropna(subset="program").sort_values("tok_s")
+    pairs = rows[at].reset_index().merge(fastest, on=at[:2], suffixes=("", "_other"))
+    pairs = pairs[pairs["program"].notna() & (pairs["program"] != pairs["program_other"])]
+    best = pairs.drop_duplicates("index", keep="last").set_index("index")
     faster = best["tok_s"].reindex(rows.index) / rows["base_mean"]
     far = faster > np.maximum(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])
     text = "{elsewhere} decodes the same file plainly {faster_by:.2f} times as fast as {program}"
@@ -341,11 +327,11 @@ def arms_do_not_match(rows: Frame) -> Frame:
     return _first(file, count, ask)
 
 
-def _lacks(known: Series, own: Series) -> Series:
+def _lacks(rows: Frame, plain: Frame, name: str) -> Series:
     """Whether a row's figure is none of those of its plain runs, all of which state it."""
-    stated = [bool(some) and not pd.isna([*some]).any() if isinstance(some, frozenset) else False for some in known]
-    inside = [a in some if b else True for a, some, b in zip(own, known, stated, strict=True)]
-    return own.notna() & pd.Series(stated, own.index) & ~pd.Series(inside, own.index)
+    stated = rows["host"].map(plain[name].notna().groupby(plain["host"]).all()).eq(True)
+    pairs, among = (pd.MultiIndex.from_frame(of[["host", name]]) for of in (rows, plain))
+    return stated & rows[name].notna() & ~pairs.isin(among)
 
 
 def _other_file(rows: Frame, plain: Frame) -> Series:
@@ -365,21 +351,19 @@ def _other_file(rows: Frame, plain: Frame) -> Series:
     return other
 
 
+def _usual_tok_s(target: str, chip: str | None, end: int) -> float | None:
+    """The least or most tok/s that public rows lead to expect of plain decoding."""
+    span = plain_speed(target, chip) if chip else None
+    return None if span is None else span[end]
+
+
 def plain_speed_unexpected(rows: Frame) -> Frame:
     """Is a plain run as fast as its chip should decode that model? A ratio to one that is not is too high: ask.
 
     One that is faster than public rows lead to expect may be speculative, or of another file. Of what the processor's
     cores compute nothing is expected.
     """
-    known = rows.assign(asked=rows["target"].where(rows["chip"].notna()), on=rows["chip"])
-    keys = list(
-        known[["asked", "on"]]
-        .astype(object)
-        .where(known[["asked", "on"]].notna(), None)
-        .itertuples(index=False, name=None)
-    )
-    spans = {key: plain_speed(*key) if None not in key else None for key in dict.fromkeys(keys)}
-    low, high = (pd.Series([(spans[key] or (np.nan, np.nan))[i] for key in keys], rows.index) for i in (0, 1))
+    low, high = (by_names(rows, ["target", "chip"], functools.partial(_usual_tok_s, end=end)) for end in (0, 1))
     depth = rows["n_prompt"].fillna(0) + rows["n_output"].fillna(rows["n_predict"]).fillna(0)
     ratio = rows["speculative"] & rows["claims_ratio"]
     speed = rows["tok_s"].where(~rows["speculative"]).fillna(rows["base_fastest"].where(ratio))

@@ -265,13 +265,11 @@ def scatter(rows: Frame) -> Frame:
 # --- the least that a round does ----------------------------------------------------------------------------------
 
 
-def _by_name(rows: Frame, names: list[str], of: Callable[..., float | None]) -> Series:
+def by_names(rows: Frame, names: list[str], of: Callable[..., float | None]) -> Series:
     """A figure of each combination of names, computed once."""
-    known: dict[tuple[Any, ...], float | None] = {}
     keys = list(rows[names].astype(object).where(rows[names].notna(), None).itertuples(index=False, name=None))
-    for key in dict.fromkeys(keys):
-        known[key] = of(*key)
-    return pd.Series([known[key] for key in keys], rows.index, dtype=float)
+    figures = {key: of(*key) for key in dict.fromkeys(keys)}
+    return pd.Series([figures[key] for key in keys], rows.index, dtype=float)
 
 
 def least_pass_ms(model: str | None, chip: str | None, engine: str | None, beside: str) -> float | None:
@@ -287,7 +285,7 @@ def least_pass_ms(model: str | None, chip: str | None, engine: str | None, besid
 def _least_work(rows: Frame) -> None:
     """The shortest target pass and drafting of a round, the bytes it moves, and the longest that it can have taken."""
     named = rows.assign(beside=rows["target"] + " " + rows["draft"].fillna(""))
-    expected = _by_name(named, ["target", "chip", "engine", "beside"], least_pass_ms)
+    expected = by_names(named, ["target", "chip", "engine", "beside"], least_pass_ms)
     by_run = 1e3 / rows["base_most"].where(rows["base_most"] > 0)
     rows["target_pass_ms"] = by_run.fillna(expected.where(~rows["host_known"]))
     rows["pass_expected"] = by_run.isna() & rows["target_pass_ms"].notna()
@@ -296,9 +294,9 @@ def _least_work(rows: Frame) -> None:
     proposed = rows["proposed_least"]
     passes = proposed.mask(drafts.str.contains(_TREES), np.minimum(proposed, levels))
     passes = passes.mask(drafts.str.contains(_BLOCKS), proposed.clip(upper=1.0))
-    of_draft = _by_name(named, ["draft", "chip", "engine", "beside"], least_pass_ms).fillna(0.0)
+    of_draft = by_names(named, ["draft", "chip", "engine", "beside"], least_pass_ms).fillna(0.0)
     fastest = rows.groupby(HOST, dropna=False)["host_fastest"].first().dropna()
-    timed = _by_name(rows, ["draft", "chip", "group"], lambda *row: _timed_draft_ms(fastest, *row))
+    timed = by_names(rows, ["draft", "chip", "group"], lambda *row: _timed_draft_ms(fastest, *row))
     token_ms = np.maximum(rows["draft_token_ms"], np.maximum(of_draft, timed))
     rows["draft_least_ms"] = rows["draft_ms_low"].fillna(passes * token_ms)
     target_bytes = (rows["target_bytes"] - CACHE_BYTES).clip(lower=0) + (rows["draft_bytes"] - CACHE_BYTES).clip(
