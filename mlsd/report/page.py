@@ -15,6 +15,7 @@ from mlsd.analysis.results.depths import deep_arms
 from mlsd.analysis.study.study import Study, attempt
 from mlsd.errors import InputError
 from mlsd.folders import replacing
+from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.records import Record
 from mlsd.report.figures.answer import ANSWER_FIGURE, DEPTH_FIGURE, arm_labels
 from mlsd.report.figures.machine import COST_FIGURES, EXPERT_FIGURE
@@ -147,7 +148,18 @@ def _costs(study: Study) -> Section:
     rounds = attempt(lambda: study.timed_rounds)[0] or ()
     makers = [*_COSTS, *([lambda _: round_table(rounds)] if rounds else [])]
     words, title = attempt(lambda: traffic_sentences(study))[0], "Bandwidth: what passes read, cost, and memory gives"
-    return section("costs", title, study, *makers, text=words or (), figures=COST_FIGURES)
+    curves, _ = attempt(lambda: study.machine.curves)
+    certified = [name for name in study.machine.certificates if name in (curves or {})]
+    widths = [lambda _, name=name: _widths(study, name) for name in certified]
+    return section("costs", title, study, *makers, *widths, text=words or (), figures=COST_FIGURES)
+
+
+def _widths(study: Study, model: str) -> Table:
+    """What calibrations of a model proved of each width, beside its cost."""
+    on_metal, shown = study.environment.backend == "Metal", study.machine.certificates[model]
+    kernels = metal_steps(study.environment.llama_cpp_build) if on_metal else None
+    steps = kernels.rows if kernels else ()
+    return machine_tables.widths_table(model, study.machine.curves[model], tuple(shown.values()), steps)
 
 
 def _experts(study: Study) -> Section:

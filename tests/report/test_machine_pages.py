@@ -69,6 +69,9 @@ def test_tables_hold_what_was_counted_and_timed(study: Study, page: Page) -> Non
     ways = [row[0].text for row in tables["bandwidth"].rows]
     assert ways[-1] == "llama.cpp, Q8_0" and "plain read, numpy" in ways
     assert [row[0].text for row in tables["pass-curves"].rows] == ["qwen35moe"]
+    (shown,) = study.machine.certificates.values()
+    widths = next(table for table in tables.values() if table.title.startswith("Widths of qwen35moe at depth 16"))
+    assert [row[0].text for row in widths.rows] == ["1", *map(str, shown)], "each width beside what it costs"
 
 
 def test_a_database_of_calibrations_alone_is_a_report_of_the_machine(page: Page, study: Study) -> None:

@@ -9,7 +9,7 @@ from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_line
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, pass_times, target_curve
 from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
-from mlsd.analysis.results.widths import certificates, widths_words
+from mlsd.analysis.results.widths import Certificate, certificates, widths_words
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
 from mlsd.measure.parent.calibration import CalibrationResult
@@ -83,8 +83,13 @@ class Machine:
     @property
     def width_sentences(self) -> list[str]:
         """What was shown of passes over several rows, a sentence for each model."""
-        own = {key: found for (machine, key), found in self.known.widths.items() if machine == self.key}
-        return [f"Of {self.name_of(key)}, {widths_words(found)}." for key, found in own.items()]
+        return [f"Of {name}, {widths_words(certificate)}." for name, certificate in self.certificates.items()]
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """What was shown of each width, by the name of the model."""
+        widths = self.known.widths.items()
+        return {self.name_of(model): shown for (machine, model), shown in widths if machine == self.key}
 
     def draft_step(self, case: Case) -> PassShares | None:
         """The profiled step of the network that drafts in a case; None where none was profiled."""
