@@ -26,23 +26,23 @@ from mlsd.records import (
     Trial,
 )
 from mlsd.store.rows import Run, environment_key
-from mlsd.trials.rates import Sums, endings_of
+from mlsd.trials.rates import Sums, sums
 from mlsd.trials.results import Measured, SessionPlan
 from mlsd.trials.stages import StageTime
 
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 _TRIAL_READER = msgspec.json.Decoder(Trial)
 _CASE_READER = msgspec.json.Decoder(Case)
-_ROUND = Round.__struct_fields__
 _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
 _ROUNDS = msgspec.json.Decoder(list[_Row])
+_SUMS = msgspec.json.Decoder(Sums | None)
 T = TypeVar("T")
 CASE = ("id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record")
-TRIAL = ("block_id", "case_id", "record", "each_round")
+TRIAL = ("block_id", "case_id", "sums", "record", "each_round")
 CASE_AT = 0  # where a row of `TRIAL_READ` has its case
 TRIAL_READ = (
     "trial.case_id, trial.id, trial.block_id, block.superseded, block.run_id, block.environment_key, block.number, "
-    "block.repeat, trial.record, trial.each_round"
+    "block.repeat, trial.sums, trial.record"
 )
 TRIAL_FROM = 'trial LEFT JOIN block ON block.id = trial.block_id LEFT JOIN "case" ON "case".id = trial.case_id'
 
@@ -113,11 +113,12 @@ def case(row: tuple[Any, ...]) -> Case:
     return decoded
 
 
-def trial_row(block_id: int, trial: Trial) -> tuple[Any, ...]:
-    """The row of a trial, in the order of `TRIAL`."""
+def trial_row(block_id: int, trial: Trial, whole: Sums | None) -> tuple[Any, ...]:
+    """The row of a trial and of what its rounds sum to, in the order of `TRIAL`."""
     reason, fell_back = without_folders(trial.reason), without_folders(trial.fell_back)
     stored = msgspec.structs.replace(trial, rounds=(), reason=reason, fell_back=fell_back)
-    return block_id, trial.case_id, encode(stored), encode([msgspec.structs.astuple(one) for one in trial.rounds])
+    rounds = encode([msgspec.structs.astuple(each) for each in trial.rounds])
+    return block_id, trial.case_id, encode(whole), encode(stored), rounds
 
 
 def plan(plan: Mapping[str, Any]) -> str:
@@ -149,25 +150,33 @@ def trial_record(text: str, where: str) -> Trial:
     return msgspec.structs.replace(decoded, rounds=()) if decoded.rounds else decoded
 
 
-def trial(row: Sequence[Any], case: Case, *, rounds: bool) -> Measured:
-    """The trial of a row in the order of TRIAL_READ, with its rounds or with what they sum to alone."""
-    case_id, trial_id, block_id, superseded, run_id, key, number, repeat, text, each_round = row
+def trial(row: Sequence[Any], case: Case) -> Measured:
+    """The trial of a row in the order of TRIAL_READ, with what its rounds sum to; with the rounds where they follow."""
+    case_id, trial_id, block_id, superseded, run_id, key, number, repeat, sums_text, text, *each_round = row
     where = f"trial {trial_id}"
     decoded = trial_record(text, where)
     if (decoded.case_id, decoded.block, decoded.repeat) != (case_id, number, repeat):
         raise damaged(where, "its record is of another case or block")
-    rows: list[_Row] = decode(each_round, _ROUNDS, f"{where}, rounds,")
-    whole = None
-    if rows:
-        columns = dict(zip(_ROUND, map(sum, zip(*rows, strict=True)), strict=True))
-        endings = endings_of((proposed, accepted) for proposed, accepted, *_ in rows)
-        whole = made_of(Sums, {"rounds": len(rows), "endings": endings, **columns}, f"{where}, its sums,")
-        if impossible := [ending for ending in endings if ending[1] > ending[0]]:
-            raise damaged(where, f"a round accepted {impossible[0][1]} of {impossible[0][0]} tokens")
-    if rounds:
-        each = tuple(Round(**dict(zip(_ROUND, one, strict=True))) for one in rows)
-        decoded = msgspec.structs.replace(decoded, rounds=each)
+    whole: Sums | None = decode(sums_text, _SUMS, f"{where}, its sums,")
+    if whole is not None and not _agree(whole):
+        raise damaged(where, "its sums do not agree with how its rounds ended")
+    if each_round:
+        rows: list[_Row] = decode(each_round[0], _ROUNDS, f"{where}, rounds,")
+        rounds = tuple(Round(**dict(zip(Round.__struct_fields__, each, strict=True))) for each in rows)
+        if whole != (sums(rounds) if rounds else None):
+            raise damaged(where, "its rounds do not sum to what is said of them")
+        decoded = msgspec.structs.replace(decoded, rounds=rounds)
     return Measured(case, decoded, whole, block_id, trial_id, run_id, key, bool(superseded))
+
+
+def _agree(whole: Sums) -> bool:
+    """Whether counts are those of the endings of single rounds, of which none accepts more than it proposed."""
+    rounds = proposed = accepted = 0
+    for n_proposed, n_accepted, n in whole.endings:
+        if n_accepted > n_proposed:
+            return False
+        rounds, proposed, accepted = rounds + n, proposed + n_proposed * n, accepted + n_accepted * n
+    return (rounds, proposed, accepted) == (whole.rounds, whole.proposed, whole.accepted)
 
 
 def check_moment(text: str | None, where: str) -> None:

@@ -146,7 +146,7 @@ class Store:
             block_id = _row_id(db.execute(rowcodec.insert("block", columns), (run_id, key, number, repeat)))
             for case, trial in stored_cases:
                 summed = sums(trial.rounds) if trial.rounds else None
-                row = rowcodec.trial_row(block_id, trial)
+                row = rowcodec.trial_row(block_id, trial, summed)
                 id_ = _row_id(db.execute(rowcodec.insert("trial", rowcodec.TRIAL), row))
                 measured = Measured(case, trial, summed, block_id, id_, run_id, key)
                 stored.append(measured._replace(on_processor=_on_processor(case, backend)))
@@ -211,13 +211,14 @@ class Store:
         where, values = _where(chosen)
         runs, left_out = {run.id: run.environment for run in self.runs()}, self._left_out
         keys = {id_: environment_key(environment) for id_, environment in runs.items()}
-        for row in self._rows(f"SELECT {rowcodec.TRIAL_READ} {where} ORDER BY trial.id", values):
+        columns = f"{rowcodec.TRIAL_READ}, trial.each_round" if rounds else rowcodec.TRIAL_READ
+        for row in self._rows(f"SELECT {columns} {where} ORDER BY trial.id", values):
             trial_id = row[1]
             if trial_id in left_out:
                 continue
             try:
                 case = self._case(row[rowcodec.CASE_AT])  # first: what is joined to it is not there without it
-                stored = rowcodec.trial(row, case, rounds=rounds)
+                stored = rowcodec.trial(row, case)
                 if keys.get(stored.run_id) != stored.environment_key:
                     raise rowcodec.damaged(f"trial {trial_id}", "its run is not there, not readable, or another one's")
                 stored = stored._replace(on_processor=_on_processor(case, runs[stored.run_id].backend))
