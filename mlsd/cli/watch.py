@@ -85,10 +85,11 @@ class LineWatcher(Watcher):
         """Count from what is done already; of a session without an end that is known from its first trial."""
         self._n_total, self._n = n_total, self._n if self._open_ended else n_skipped
 
-    def event(self, job: Job, event: Event) -> None:
+    def event(self, event: Event) -> None:
         """Say what is waited for and what counts no more; every ten seconds of a long trial how far it is."""
         if isinstance(event, Progress):
-            sign_of_life(f"{job.target.ref.id} {arm_of(job.slots[event.index].case).setting}: {event.n_tokens} tokens")
+            case = event.slot.case
+            sign_of_life(f"{case.target.id} {arm_of(case).setting}: {event.n_tokens} tokens")
         elif isinstance(event, Waiting):
             sign_of_life(event.text)
 
@@ -163,7 +164,7 @@ class Bar(LineWatcher):
         names = " + ".join(model.ref.id for model in (job.target, *job.models))
         self._bar.update(self._task, description=plain(f"loading {names}"))
 
-    def event(self, job: Job, event: Event) -> None:
+    def event(self, event: Event) -> None:
         if isinstance(event, Started):
             self._n_last = 0
         elif isinstance(event, Waiting):
@@ -174,7 +175,7 @@ class Bar(LineWatcher):
                 self._since = now_s, event.n_tokens
                 return
             rate = (event.n_tokens - self._since[1]) / max(now_s - self._since[0], 1e-9)
-            self._bar.update(self._task, description=plain(f"{job.target.ref.id} {rate:.1f} tok/s"))
+            self._bar.update(self._task, description=plain(f"{event.slot.case.target.id} {rate:.1f} tok/s"))
 
     def rest(self, why: str) -> None:
         self._bar.update(self._task, description=plain(why))

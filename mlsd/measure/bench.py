@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import msgspec
@@ -14,9 +14,9 @@ from mlsd.errors import WorkerError
 from mlsd.hardware import read_conditions
 from mlsd.measure.messages import BlockMeasured, Event, Progress, Started, Turn, failed_trial
 from mlsd.measure.process import PATIENCE_S, Variables, Worker
-from mlsd.planning.job import Block, Job
+from mlsd.planning.job import Block, Job, Slot
 from mlsd.planning.time_estimate import preparation_s
-from mlsd.records import Anchors, Conditions
+from mlsd.records import Anchors, Conditions, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.units import NS_PER_S, format_duration
 
@@ -71,7 +71,6 @@ class Bench(BlockBench):
         self._start, self._variables = start, variables
         self._expected_s = preparation_s(job)
         self._most_ready_s = patience_s + _MOST_READY * self._expected_s
-        self._places = {(slot.case_id, slot.block, slot.repeat): place for place, slot in enumerate(job.slots)}
         self._worker: Worker | None = None
         self._last: Event | None = None  # what the worker said of the turn in progress
         self._is_startless = False  # the last worker died before it began a slot
@@ -83,34 +82,36 @@ class Bench(BlockBench):
         worker's own MlsdError for a refused job, WorkerError when two workers in a row cannot start a slot, or one is
         not ready long after it was expected to be.
         """
-        places = [self._places[slot.case_id, slot.block, slot.repeat] for slot in block.slots]
-        deaths, fatal = Counter[int](), dict[int, str]()
-        while todo := [place for place in places if place not in fatal]:
+        deaths, trials = Counter[str](), dict[str, Trial]()  # by case
+        while todo := tuple(slot for slot in block.slots if slot.case_id not in trials):
             answer = self._ask(todo)
             if isinstance(answer, BlockMeasured):
-                return self._with_failed(answer, places, fatal)
+                trials |= {trial.case_id: trial for trial in answer.trials}
+                break
             started, reason = answer
-            deaths[started] += 1
-            if deaths[started] > 1:
-                fatal[started] = f"The worker process died: {reason}"
-        return self._with_failed(BlockMeasured(slots=(), trials=()), places, fatal)
+            deaths[started.case_id] += 1
+            if deaths[started.case_id] > 1:
+                trials[started.case_id] = failed_trial(started, f"The worker process died: {reason}")
+        else:
+            answer = BlockMeasured(trials=())
+        return msgspec.structs.replace(answer, trials=tuple(trials[slot.case_id] for slot in block.slots))
 
     def read_anchors(self) -> Anchors | None:
         answer = self._ask(())
         return answer.anchors if isinstance(answer, BlockMeasured) else None
 
-    def _ask(self, places: Sequence[int]) -> BlockMeasured | tuple[int, str]:
+    def _ask(self, slots: tuple[Slot, ...]) -> BlockMeasured | tuple[Slot, str]:
         """What a worker answers to a turn; of one that dies the slot in which it did, and how."""
         while True:
             worker = self._worker = self._worker or self._start(_SLOTS, {"job": self._job}, self._variables)
             started, begun_ns, self._last = None, self.clock.now_ns(), None
-            worker.send(Turn(slots=tuple(places)))
+            worker.send(Turn(slots=slots, one_arm=self._job.one_arm))
             for event in worker.events(self._patience_s, self._doing):
                 if isinstance(event, BlockMeasured):
                     self._is_startless = False
                     return event
                 if isinstance(event, Started):
-                    started = event.index
+                    started = event.slot
                 if isinstance(event, Started | Progress):
                     self._last = event
                 elif self._last is None and (self.clock.now_ns() - begun_ns) / NS_PER_S > self._most_ready_s:
@@ -130,19 +131,12 @@ class Bench(BlockBench):
                 raise WorkerError(f"The worker process died before its first trial: {reason}", hint=advice)
             self._is_startless = True
 
-    def _with_failed(self, answer: BlockMeasured, places: Sequence[int], fatal: Mapping[int, str]) -> BlockMeasured:
-        """What was measured of a turn, and its slots that cost workers."""
-        trials = dict(zip(answer.slots, answer.trials, strict=True))
-        whole = (trials.get(at) or failed_trial(self._job.slots[at], fatal[at]) for at in places)
-        return msgspec.structs.replace(answer, slots=tuple(places), trials=tuple(whole))
-
     def _doing(self) -> str:
         """What the worker is at, after the last that it said."""
         if isinstance(self._last, Started | Progress):
-            slot = self._job.slots[self._last.index]
             began = isinstance(self._last, Progress)
             doing = "Decoding or judging" if began else "Warming up, or reading the prompt of"
-            return f"{doing} {self._job.target.ref.id} {arm_of(slot.case).setting}"
+            return f"{doing} {self._job.target.ref.id} {arm_of(self._last.slot.case).setting}"
         names = " + ".join(ref.id for ref in self._job.refs)
         return f"Loading {names}, or checking how its arms roll back"
 

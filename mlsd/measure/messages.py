@@ -26,7 +26,8 @@ SIGN_S = 10.0  # between signs of life of what takes long
 class Turn(Record, frozen=True, kw_only=True):
     """What a worker with a job measures next: a block and, where heat is watched, an anchor; or both anchors alone."""
 
-    slots: tuple[int, ...] = ()  # places of one block in `Job.slots`; empty: the anchors alone
+    slots: tuple[Slot, ...] = ()  # of one block; empty: the anchors alone
+    one_arm: bool = False  # memory is tight: an arm is closed before another one opens
 
 
 class Call(Record, frozen=True, kw_only=True):
@@ -192,15 +193,15 @@ class LogitsRead(Record, frozen=True, kw_only=True):
 
 
 class Started(Record, frozen=True, kw_only=True, tag=True):
-    """The slot of this index begins (warm-up included)."""
+    """A slot begins (warm-up included)."""
 
-    index: int
+    slot: Slot
 
 
 class Progress(Record, frozen=True, kw_only=True, tag=True):
     """A sign of life inside a slot, between timed regions or at most a few times a second."""
 
-    index: int
+    slot: Slot
     n_tokens: int
 
 
@@ -213,8 +214,7 @@ class Waiting(Record, frozen=True, kw_only=True, tag=True):
 class BlockMeasured(Record, frozen=True, kw_only=True, tag=True):
     """What a turn gave: the next one may come."""
 
-    slots: tuple[int, ...]  # those of the turn, in their order
-    trials: tuple[Trial, ...]  # measured or failed
+    trials: tuple[Trial, ...]  # measured or failed, in the order of its slots
     anchors: Anchors | None = None  # behind the block, of the wide pass alone; None: heat is not watched
     stages: tuple[StageTime, ...] = ()  # where the worker's time went since it started or the block before
 

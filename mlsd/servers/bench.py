@@ -233,20 +233,18 @@ class ServerBench(BlockBench):
     def at(self, job: Job, report: Report) -> Self:
         """To measure the blocks of a job; the second hears what it is at."""
         self._job, self._report = job, report
-        self._places = {(slot.case_id, slot.block, slot.repeat): place for place, slot in enumerate(job.slots)}
         return self
 
     def measure(self, block: Block) -> BlockMeasured:
-        places = {slot.case_id: self._places[slot.case_id, slot.block, slot.repeat] for slot in block.slots}
         trials: dict[str, Trial] = {}
         for arm, slots in grouped(block.slots, lambda slot: self.arm_of[slot.case_id]).items():
-            self._report(Started(index=places[slots[0].case_id]))
+            self._report(Started(slot=slots[0]))
             try:
                 turn = self._own_loop(slots) if arm is None else self._turn(self.sides[arm], slots)
                 trials |= {slot.case_id: trial for slot, trial in turn}
             except MlsdError as error:
                 trials |= {slot.case_id: failed_trial(slot, str(error)) for slot in slots}
-        return BlockMeasured(slots=tuple(places.values()), trials=tuple(trials[case_id] for case_id in places))
+        return BlockMeasured(trials=tuple(trials[slot.case_id] for slot in block.slots))
 
     def _own_loop(self, slots: Sequence[Slot]) -> list[tuple[Slot, Trial]]:
         for side in self.sides:

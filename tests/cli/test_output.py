@@ -126,13 +126,13 @@ def test_an_interrupted_bench_says_that_trials_are_kept_only_where_one_is(
 def test_live_speed_counts_neither_loading_nor_prefill_nor_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr(watch.time, "monotonic", lambda: now_s[0])
-    job, bar = Job(target=ModelFile(ref=ModelRef(id="m"), path=""), prompts={}, slots=()), watch.Bar()
+    bar = watch.Bar()
     bar.begin(1, 0)
-    bar.event(job, Started(index=0))
+    bar.event(Started(slot=SLOT))
     for at_s, n_tokens in ((9.0, 5), (9.5, 50), (11.0, 10), (12.0, 110)):  # ten seconds of prefill, then 100 tok/s
         now_s[0] = at_s
-        bar.event(job, Progress(index=0, n_tokens=n_tokens))
-    assert bar._bar.tasks[0].description == "m 100.0 tok/s"
+        bar.event(Progress(slot=SLOT, n_tokens=n_tokens))
+    assert bar._bar.tasks[0].description.endswith(" 100.0 tok/s")
 
 
 def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:

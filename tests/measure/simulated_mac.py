@@ -248,11 +248,10 @@ class SimulatedWorker(Worker):
     def _run(self) -> None:
         self._go.acquire()
         try:
-            turns = (turn.slots for turn in iter(self._turns.get, None))
             self._mac.clock.advance(round(self._mac.load_s * 1e9))
             progress_sink.set(ProgressReports(self._say, self._mac.clock))
             arms: Arms = MacArms(self._mac)  # type: ignore[assignment]
-            measure_slots(self._job, self._say, turns, arms, self._mac.clock, self._conditions)
+            measure_slots(self._job, self._say, iter(self._turns.get, None), arms, self._mac.clock, self._conditions)
         except _Killed:
             self._end = "killed by SIGKILL"
         self._lines.put((self._mac.clock.now_ns(), None))

@@ -14,7 +14,6 @@ from mlsd.formats.record import import_record, opened_record
 from mlsd.measure.messages import Event, Started, Waiting
 from mlsd.measure.parent import blocks as measuring
 from mlsd.measure.parent.blocks import Experiment, RunOutcome, Watcher, run_experiment
-from mlsd.planning.job import Job
 from mlsd.records import Case, Status, Trial
 from mlsd.store import sessions
 from mlsd.store.rows import TrialFilter
@@ -38,11 +37,9 @@ class InTheMiddle(Watcher):
     def tell(self, line: str) -> None:
         self.told.append(line)
 
-    def event(self, job: Job, event: Event) -> None:
-        if isinstance(event, Started):
-            slot = job.slots[event.index]
-            if (slot.repeat, slot.position) == (self._repeat, 1):
-                raise KeyboardInterrupt
+    def event(self, event: Event) -> None:
+        if isinstance(event, Started) and (event.slot.repeat, event.slot.position) == (self._repeat, 1):
+            raise KeyboardInterrupt
 
 
 def run(store: Store, mac: Mac, watcher: Watcher | None = None, n_blocks: int = 4) -> RunOutcome:

@@ -188,7 +188,7 @@ def test_no_heat_makes_a_wrong_output_right() -> None:
     judge.begin(job)
     assert judge.rest(bench, print)
     for _ in range(5):
-        found = BlockMeasured(slots=(0, 1, 2), trials=(*good[:2], wrong), anchors=bench.read_anchors())
+        found = BlockMeasured(trials=(*good[:2], wrong), anchors=bench.read_anchors())
         ((_, trials, again),) = judge.judge(bench, block, found)
     assert not again
     assert [one.status for one in trials] == [Status.HOT, Status.HOT, Status.INVALID]

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ class Watcher:
     def job(self, job: Job) -> None:
         """A load begins."""
 
-    def event(self, job: Job, event: Event) -> None:
+    def event(self, event: Event) -> None:
         """A worker said something."""
 
     def rest(self, why: str) -> None:
@@ -310,7 +309,7 @@ class OpenRun:
         left, waiting = {block.key: block for block in blocks}, deque[Block]()
         measured: dict[BlockKey, list[Measured]] = {}
         try:
-            with start(job, partial(self._watcher.event, job)) as bench:
+            with start(job, self._watcher.event) as bench:
                 while left or waiting:
                     if not waiting:
                         waiting.extend(choice.next(tuple(left.values()), list(chain.from_iterable(measured.values()))))

@@ -163,7 +163,7 @@ class Arms:
         """`stages` accounts for the time of the whole process, where it is not only that of these arms."""
         self._stack = ExitStack()
         self.stages = stages or StageClock(clock, "load")
-        self._clock, self._one_arm = clock, job.one_arm
+        self._clock, self.one_arm = clock, job.one_arm
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         # Arms whose memory was compared once, though their tokens were equal.
@@ -209,7 +209,7 @@ class Arms:
     def _arm(self, case: Case) -> _Arm:
         key = arm_key(case)
         if key not in self._arms:
-            for other in tuple(self._arms) if self._one_arm else ():
+            for other in tuple(self._arms) if self.one_arm else ():
                 self._arms.pop(other).opened.close()
             # What is open when a later step fails is closed at once.
             with self.stages.of("load"), ExitStack() as opened:

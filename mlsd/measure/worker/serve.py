@@ -69,7 +69,7 @@ def main() -> None:
             check_weights(Path(file.path), file.ref)
         check_memory(given)
         if function is measure_slots:
-            turns = (msgspec.json.decode(line, type=messages.Turn).slots for line in iter(lines.get, None))
+            turns = (msgspec.json.decode(line, type=messages.Turn) for line in iter(lines.get, None))
             with Arms(given["job"], MonotonicClock(), ProbeCache(), stages) as arms:
                 measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
@@ -110,7 +110,7 @@ def _private_stdout() -> BinaryIO:
 def measure_slots(
     job: Job,
     send: Callable[[Event], None],
-    turns: Iterable[Sequence[int]],
+    turns: Iterable[messages.Turn],
     arms: Arms,
     clock: Clock,
     conditions: Callable[[], Conditions] = read_conditions,
@@ -187,27 +187,27 @@ class _BlockRunner:
         self._anchor_cases = sorted(job.cases.values(), key=lambda case: case.gamma)  # the widest last
         self._is_device = arms.backend.backend != "CPU"
 
-    def measure(self, turn: Sequence[int]) -> messages.BlockMeasured:
+    def measure(self, turn: messages.Turn) -> messages.BlockMeasured:
         """Every slot of a block, one after the other, and the anchor behind it; or both anchors alone."""
-        if not turn:
+        self._arms.one_arm = turn.one_arm
+        if not turn.slots:
             with self._arms.stages.of("resting"):
-                return messages.BlockMeasured(slots=(), trials=(), anchors=self._anchors(both=True))
+                return messages.BlockMeasured(trials=(), anchors=self._anchors(both=True))
         if self._ended_ns is not None and self._clock.now_ns() - self._ended_ns > _IDLE_NS:
             self._warm.clear()
-        trials = self._trials(turn)
+        trials = self._trials(turn.slots)
         self._ended_ns = self._clock.now_ns()
         with self._arms.stages.of("resting"):
             anchors = self._anchors(both=False) if self._job.cool_down_s is None else None
-        return messages.BlockMeasured(slots=tuple(turn), trials=trials, anchors=anchors)
+        return messages.BlockMeasured(trials=trials, anchors=anchors)
 
-    def _trials(self, turn: Sequence[int]) -> tuple[Trial, ...]:
+    def _trials(self, slots: Sequence[Slot]) -> tuple[Trial, ...]:
         """Run every slot, then judge, by the plain outputs of the block; an arm that runs again is judged before."""
-        slots = [self._job.slots[index] for index in turn]
         arms = [arm_key(slot.case) for slot in slots]
         done = list[Trial | Callable[[], Trial]]()
-        for place, (index, slot) in enumerate(zip(turn, slots, strict=True)):
-            at_once = self._job.one_arm or arms[place] in arms[place + 1 :]
-            judge = self._or_failed(slot, partial(self._measure, index, at_once=at_once))
+        for place, slot in enumerate(slots):
+            at_once = self._arms.one_arm or arms[place] in arms[place + 1 :]
+            judge = self._or_failed(slot, partial(self._measure, slot, at_once=at_once))
             done.append(self._judged(slot, judge) if at_once else judge)
         for place in sorted(range(len(done)), key=lambda place: slots[place].case.arm != "ar"):
             done[place] = self._judged(slots[place], done[place])
@@ -218,10 +218,9 @@ class _BlockRunner:
             self._load_ns = None
         return tuple(trials)
 
-    def _measure(self, index: int, *, at_once: bool) -> Callable[[], Trial]:
-        slot = self._job.slots[index]
-        self._send(messages.Started(index=index))
-        arm, on_round = arm_key(slot.case), self._progress(index)
+    def _measure(self, slot: Slot, *, at_once: bool) -> Callable[[], Trial]:
+        self._send(messages.Started(slot=slot))
+        arm, on_round = arm_key(slot.case), self._progress(slot)
         conditions = self._conditions()  # takes a while, in which a GPU gets cold: before what warms it
         if at_once:
             self._refer(slot)  # which may close this arm, where memory holds one
@@ -262,14 +261,14 @@ class _BlockRunner:
         self._warm.add(arm)
         self._compiled.add(arm)
 
-    def _progress(self, index: int) -> Callable[[int], None]:
+    def _progress(self, slot: Slot) -> Callable[[int], None]:
         last_ns = self._clock.now_ns()
 
         def on_round(n_tokens: int) -> None:
             nonlocal last_ns
             if self._clock.now_ns() - last_ns > _PROGRESS_PERIOD_NS:
                 last_ns = self._clock.now_ns()
-                self._send(messages.Progress(index=index, n_tokens=n_tokens))
+                self._send(messages.Progress(slot=slot, n_tokens=n_tokens))
 
         return on_round
 

@@ -14,6 +14,7 @@ from mlsd.engine.llama.native import library
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import Rollback, make_rollback
 from mlsd.errors import EngineError, NativeError
+from mlsd.measure.messages import Turn
 from mlsd.measure.parent.disturbance import disturbed
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
@@ -102,20 +103,20 @@ def test_the_plain_trial_of_a_block_is_the_reference_of_what_ran_before_it(
             decoded.append("ar" if arm.target_strategy is None else "sd")
         return decode(arms, arm, prompt, limits, **how)
 
-    def run(job: Job, turns: list[tuple[int, ...]]) -> list[Trial]:
+    def run(job: Job, *slots: Slot, one_arm: bool = False) -> list[Trial]:
         events = list[Any]()
         with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-            measure_slots(job, events.append, turns, arms, MonotonicClock())
+            measure_slots(job, events.append, [Turn(slots=slots, one_arm=one_arm)], arms, MonotonicClock())
         return [trial for event in events for trial in getattr(event, "trials", ())]
 
     monkeypatch.setattr(Arms, "_decode", counted)
-    whole = run(job, [(0, 1)])
+    whole = run(job, drafted, plain)
     assert decoded == ["sd", "ar"] and all(trial.valid for trial in whole)
     decoded.clear()
-    assert all(trial.valid for trial in run(job, [(0,)])), "without a plain trial in its block it is written first"
+    assert all(trial.valid for trial in run(job, drafted)), "without a plain trial in its block it is written first"
     assert decoded == ["sd", "ar"]
     decoded.clear()
-    assert all(trial.valid for trial in run(msgspec.structs.replace(job, one_arm=True), [(0, 1)]))
+    assert all(trial.valid for trial in run(job, drafted, plain, one_arm=True))
     assert decoded == ["ar", "sd", "ar"], "where memory holds one arm at a time nothing waits for another's output"
 
 

@@ -8,7 +8,7 @@ import pytest
 from mlsd.clock import MonotonicClock
 from mlsd.engine.rollback_choice import RollbackCheck
 from mlsd.errors import EngineError
-from mlsd.measure.messages import BlockMeasured, Event
+from mlsd.measure.messages import BlockMeasured, Event, Turn
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import measure_slots
@@ -34,7 +34,7 @@ def measured(job: Job) -> dict[int, tuple[Status, str | None]]:
     """By gamma, what became of the first block's trials."""
     events = list[Event]()
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        measure_slots(job, events.append, [range(len(job.blocks[0].slots))], arms, MonotonicClock())
+        measure_slots(job, events.append, [Turn(slots=job.blocks[0].slots)], arms, MonotonicClock())
     (block,) = (event for event in events if isinstance(event, BlockMeasured))
     return {trial.gamma: (trial.status, trial.reason) for trial in block.trials}
 
