@@ -37,6 +37,10 @@ class BlockBench(ABC):
     def measure(self, block: Block) -> BlockMeasured:
         """The trials of a block, in its order; one that gives no number has failed."""
 
+    def go_on(self, job: Job) -> None:
+        """From now on measure blocks of this job, of the same models and prompts."""
+        raise NotImplementedError
+
     def conditions(self) -> Conditions:
         """The state of this machine."""
         return read_conditions()
@@ -95,6 +99,9 @@ class Bench(BlockBench):
         else:
             answer = BlockMeasured(trials=())
         return msgspec.structs.replace(answer, trials=tuple(trials[slot.case_id] for slot in block.slots))
+
+    def go_on(self, job: Job) -> None:
+        self._job = job
 
     def read_anchors(self) -> Anchors | None:
         answer = self._ask(())

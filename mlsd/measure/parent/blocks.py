@@ -46,11 +46,15 @@ class Choice:
     """Which blocks of a load come next: all that are planned, unless a subclass knows better."""
 
     def next(self, left: Sequence[Block], measured: Sequence[Measured]) -> Sequence[Block]:
-        """Some of the blocks that are left, or of their arms, in the order in which they run; none ends the load.
+        """Some of the blocks that are left, or of their arms, in the order in which they run; none: see `more`.
 
         Asked at first, and again when all that was chosen is stored; `measured` is what counts of this load so far.
         """
         return left
+
+    def more(self) -> Job | None:
+        """Further blocks of the same models, for the same process, once none is chosen; None ends the load."""
+        return None
 
     def account(self, stages: Iterable[StageTime]) -> None:
         """Take in where the time of a block went."""
@@ -303,19 +307,22 @@ class OpenRun:
 
     def measure(self, load: Job, blocks: Sequence[Block], start: StartBench, choice: Choice = ALL) -> None:
         """Measure some blocks of a load on a bench, each stored before the next one starts."""
-        job = self.ready(load, blocks)
+        job, waiting = self.ready(load, blocks), deque[Block]()
         self._watcher.job(job)
         self._judge.begin(job)
-        left, waiting = {block.key: block for block in blocks}, deque[Block]()
+        left = {block.key: block for block in blocks}
         measured: dict[BlockKey, list[Measured]] = {}
         try:
             with start(job, self._watcher.event) as bench:
-                while left or waiting:
+                while True:
                     if not waiting:
                         waiting.extend(choice.next(tuple(left.values()), list(chain.from_iterable(measured.values()))))
                         left = {key: block for key, block in left.items() if key not in {one.key for one in waiting}}
                     if not waiting:
-                        break
+                        if (further := choice.more()) is None:
+                            break
+                        left = self._go_on(bench, further)
+                        continue
                     if not self._judge.rest(bench, self._watcher.rest, choice.is_over):
                         break
                     answer = bench.measure(waiting[0])
@@ -331,6 +338,14 @@ class OpenRun:
                 raise
             for block in waiting:
                 self.add(block, [failed_trial(slot, str(error)) for slot in block.slots])
+
+    def _go_on(self, bench: BlockBench, further: Job) -> dict[BlockKey, Block]:
+        """Take further blocks into this run."""
+        self._store.add_cases(self.run_id, further.cases)
+        self.n_total += len(further.slots)
+        self._judge.begin(further)
+        bench.go_on(further)
+        return {block.key: block for block in further.blocks}
 
 
 def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:

@@ -233,12 +233,13 @@ def bench_into(
     watcher: Watcher,
     decides: SessionPlan,
     choice: Choice = ALL,
+    start: StartBench = Bench,
 ) -> Done:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
     if not settings.fresh and (first := next_repeat(store, environment, plan.cases())):
         (load,), (later,) = plan.loads, plan_bench(request, first=first).loads
         plan = msgspec.structs.replace(plan, loads=(msgspec.structs.replace(load, slots=later.slots),))
-    return conduct(recorded(plan, request.files, environment, decides), store, settings, watcher, choice)
+    return conduct(recorded(plan, request.files, environment, decides), store, settings, watcher, choice, start)
 
 
 def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:

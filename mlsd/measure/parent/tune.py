@@ -16,23 +16,25 @@ from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Space, Values
 from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError
-from mlsd.measure.parent.blocks import RunSettings, Watcher, machine_lock
-from mlsd.measure.parent.race import Race, Stop
+from mlsd.measure.bench import Bench
+from mlsd.measure.parent.blocks import RunSettings, StartBench, Watcher, machine_lock, next_repeat
+from mlsd.measure.parent.memory import fit_here
+from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import bench_into, check_database, plan_here
 from mlsd.models.library import LocalModel
+from mlsd.planning.job import Job
 from mlsd.planning.options import BenchOptions, Goal, SearchOptions, called_by, part
-from mlsd.planning.plan import Plan
+from mlsd.planning.plan import Plan, plan_bench
 from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import BenchRequest, own_draft, resolve_bench
 from mlsd.records import DrafterSpec, Environment, OptionValue, Record
-from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
-from mlsd.store.rows import environment_key
+from mlsd.store.sessions import of_cases
 from mlsd.store.store import Store
 from mlsd.trials.intervals import Stopping
 from mlsd.trials.on_or_off import Answer, answers
-from mlsd.trials.results import ArmResult, Measured, SessionPlan, settings_of
-from mlsd.trials.stages import StageTime, summed
+from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results, settings_of
+from mlsd.trials.stages import StageTime
 
 _GAMMA = "gamma"
 _FIRST_GAMMAS = 5  # of the first wave
@@ -82,13 +84,16 @@ class TuneResult(Record, frozen=True, kw_only=True):
     stages: tuple[StageTime, ...] = ()  # where the time of its workers went
 
 
-def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None = None) -> TuneResult:
-    """Search; trials of earlier calls in `db` (default: that of benches) count. `watcher` gets each wave.
+def tune(
+    request: TuneRequest, db: Path | None = None, watcher: Watcher | None = None, start: StartBench = Bench
+) -> TuneResult:
+    """Search; trials of earlier calls in `db` (default: that of benches) count. `watcher` gets each wave. All are
+    measured by one worker.
 
     Raises: InputError for numbers that mean nothing; before any measurement what the method raises for a target it
     cannot serve; LockError while another run measures on this machine; StoreError.
     """
-    path = db or study_path(BENCHES)
+    path, watcher = db or study_path(BENCHES), watcher or Watcher()
     if request.setting.repeats < _LEAST_BLOCKS:
         raise InputError(f"--repeats is {request.setting.repeats}, but must be at least {_LEAST_BLOCKS}.")
     if len(request.setting.prompts) == 2:
@@ -97,21 +102,29 @@ def tune(request: TuneRequest, db: Path | None = None, watcher: Watcher | None =
         )
     check_database(path)
     space = search_space(request.drafter)
-    first = _Wave((request.drafter.options,), first_gammas(space, request.trials))
+    wave = _Wave((request.drafter.options,), first_gammas(space, request.trials))
+    bench = _bench(request, wave, request.setting.repeats)
     with machine_lock():
-        environment, plan = plan_here(_bench(request, first, request.setting.repeats))
+        environment, plan = plan_here(bench)
+        decides, cases = session_plan(request, plan), plan.cases().values()
         with Store.open(path) as store:
-            search = _Search(request, space, store, environment, session_plan(request, plan))
-            stopped = search.run(first, watcher or Watcher())
-    arms = sorted((one for one in search.results if not one.is_plain), key=lambda one: -_times(one))
+            earlier = [row for session in of_cases(store, environment, decides, cases) for row in session.trials]
+            search = _Search(request, space, store, environment, plan, decides, earlier, watcher)
+            watcher.tell(_shown(wave))
+            settings = RunSettings(seed=request.setting.seed)
+            outcome, _ = bench_into(plan, bench, store, environment, settings, watcher, decides, search, start)
+            if outcome.interrupted:
+                raise KeyboardInterrupt
+            sessions = of_cases(store, environment, decides, cases)
+    arms = [arm for session in sessions for arm in session.results() if not arm.is_plain]
     return TuneResult(
-        results=tuple(arms),
+        results=tuple(sorted(arms, key=_speedup, reverse=True)),
         failed={f"gamma {gamma} {options}": why for (gamma, options), why in search.failed.items()},
         answer=next(iter(answers(arms)), None),
-        stopped=stopped,
+        stopped=search.reason,
         database=str(path),
         models=request.setting.files,
-        stages=summed(search.stages),
+        stages=outcome.stages,
     )
 
 
@@ -168,89 +181,90 @@ def neighbouring_options(options: Options, defaults: Options, space: Space) -> I
             yield {key: own for key, own in changed.items() if key not in space or own != defaults.get(key)}
 
 
-class _Search:
-    """A search in progress; but for what failed, all that it knows is what the store holds."""
+class _Search(Race):
+    """A race whose blocks, once none is left, are followed by those of another wave, in the same worker."""
 
     def __init__(
-        self, request: TuneRequest, space: Space, store: Store, environment: Environment, plan: SessionPlan
+        self,
+        request: TuneRequest,
+        space: Space,
+        store: Store,
+        environment: Environment,
+        plan: Plan,
+        decides: SessionPlan,
+        earlier: Sequence[Measured],
+        watcher: Watcher,
     ) -> None:
-        self._request, self._space, self._plan = request, space, plan
-        self._store, self._environment = store, environment
-        own = find_method(request.drafter.name).read(request.drafter)
-        self._defaults = {name: getattr(own, name) for name in space if name != _GAMMA and hasattr(own, name)}
+        super().__init__(Goal(budget_s=request.budget_s), plan=decides, earlier=earlier)
+        self._request, self._space, self._watcher = request, space, watcher
+        self._store, self._environment, self._planned = store, environment, list(plan.slots())
+        read = find_method(request.drafter.name).read(request.drafter)
+        self._defaults = {name: getattr(read, name) for name in space if name != _GAMMA and hasattr(read, name)}
+        self._leader: ArmResult | None = None  # of the wave before
+        self._n_blocks = request.setting.repeats
         self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
-        self.results: list[ArmResult] = []
-        self.stages: list[StageTime] = []
-        self._spent_s = 0.0  # of measuring
-        self._known: tuple[Measured, ...] = ()
-        self._read()
-
-    def _read(self) -> None:
-        """Every trial of this search on this machine, and what they decide so far."""
-        here = environment_key(self._environment)
-        for session in sessions.sessions(self._store):
-            if session.plan.id == self._plan.id and session.environment_key == here:
-                self._known, self.results = session.trials, session.results()
-                return
+        self.reason = "no worker could go on; the failed trials say why"  # why the search ended
 
     @property
     def _tried(self) -> set[tuple[int, str]]:
         """Every setting with a trial, and those that failed, by gamma and options."""
-        arms = (one.case for one in self.results if not one.is_plain)
-        return {*self.failed, *((case.gamma, _key(case.drafter.options)) for case in arms)}
+        cases = {row.trial.case_id: row.case for row in self._trials}.values()
+        return {*self.failed, *((case.gamma, _key(case.drafter.options)) for case in cases if case.gamma)}
 
-    def run(self, wave: _Wave, watcher: Watcher) -> str:
-        """Wave after wave; why the search ended."""
-        budget_s, n_blocks = self._request.budget_s, self._request.setting.repeats
-        led: ArmResult | None = None
-        while budget_s is None or self._spent_s < budget_s:
-            watcher.tell(f"{len(wave.options) * len(wave.gammas)} settings race: {_shown(wave)}")
-            left_s = None if budget_s is None else budget_s - self._spent_s
-            stopped = self._race(wave, n_blocks, left_s, watcher)
-            self._read()
-            if stopped == "budget":
-                break
-            # The fastest, decided or not, of those that may still win where there are any.
-            may_lead = [one for one in self.results if one.standing is not None]
-            leader = max(may_lead, key=lambda one: (one.effect != "slower", _times(one)), default=None)
-            if leader is None:
-                return "no setting could be measured"
-            found, enough = self._next(leader, led), len(self._tried) >= self._request.trials
-            if found is not None and not enough:
-                wave, led, n_blocks = found, leader, self._request.setting.repeats
-            elif leader.effect == "not decided yet" and n_blocks != _LAST_BLOCKS:
-                wave, n_blocks = _Wave((leader.case.drafter.options,), (leader.case.gamma,)), _LAST_BLOCKS
-            elif enough:
-                return "as many settings as asked for were tried; --search N goes on from here"
-            else:
-                return "the fastest setting has no neighbour that was not tried"
-        return "the time is used up; the same command goes on from here"
+    def more(self) -> Job | None:
+        began_s = self._now_s()
+        while self.stopped != "budget" and not self.is_over():
+            wave = self._next()
+            if wave is None:
+                return None
+            self._watcher.tell(_shown(wave))
+            try:
+                job = self._job(wave)
+            except MlsdError as error:
+                raced = [(gamma, _key(options)) for options in wave.options for gamma in wave.gammas]
+                self.failed |= {setting: error.message for setting in raced if setting not in self._tried}
+                continue
+            self._prepared_s += self._now_s() - began_s
+            return job
+        self.reason = "the time is used up; the same command goes on from here"
+        return None
 
-    def _race(self, wave: _Wave, n_blocks: int, left_s: float | None, watcher: Watcher) -> Stop:
-        race = Race(Goal(budget_s=left_s), plan=self._plan, earlier=self._known)
-        try:
-            bench = _bench(self._request, wave, n_blocks)
-            _, plan = plan_here(bench)
-            settings = RunSettings(seed=self._request.setting.seed)
-            outcome, _ = bench_into(plan, bench, self._store, self._environment, settings, watcher, self._plan, race)
-        except MlsdError as error:
-            if not self._known:
-                raise
-            tried, raced = self._tried, [(gamma, _key(options)) for options in wave.options for gamma in wave.gammas]
-            self.failed |= {setting: error.message for setting in raced if setting not in tried}
-            return "decided"
-        self.stages += outcome.stages
-        self._spent_s += race.spent_s
-        if outcome.interrupted:
-            raise KeyboardInterrupt
-        return race.stopped
+    def _next(self) -> _Wave | None:
+        """The wave after what was measured; None: the search is over, for this reason."""
+        arms = [arm for arm in arm_results(self._trials, self._plan) if arm.standing is not None]
+        # The fastest, decided or not, of those that may still win where there are any.
+        leader = max(arms, key=lambda arm: (arm.effect != "slower", _speedup(arm)), default=None)
+        if leader is None:
+            self.reason = "no setting could be measured"
+            return None
+        led, repeats = self._leader, self._request.setting.repeats
+        wave, enough = self._neighbours(leader, led), len(self._tried) >= self._request.trials
+        if wave is not None and not enough:
+            self._leader, self._n_blocks = leader, repeats
+            return wave
+        if leader.effect == "not decided yet" and self._n_blocks != _LAST_BLOCKS:
+            self._n_blocks = _LAST_BLOCKS
+            return _Wave((leader.case.drafter.options,), (leader.case.gamma,))
+        self.reason = "the fastest setting has no neighbour that was not tried"
+        if enough:
+            self.reason = "as many settings as asked for were tried; --search N goes on from here"
+        return None
 
-    def _next(self, leader: ArmResult, led: ArmResult | None) -> _Wave | None:
-        """The leader with its neighbours in gamma, else in one option; None where the last wave found no better."""
+    def _job(self, wave: _Wave) -> Job:
+        """The blocks of a wave, as memory holds its arms beside all that are open. Raises: MlsdError."""
+        plain = {slot.case_id for slot in self._planned if slot.case.arm == "ar"}
+        first = next_repeat(self._store, self._environment, plain)
+        (load,) = plan_bench(_bench(self._request, wave, self._n_blocks), first=first).loads
+        _, (whole,) = fit_here([msgspec.structs.replace(load, slots=(*self._planned, *load.slots))])
+        self._planned += load.slots
+        return msgspec.structs.replace(whole, slots=load.slots)
+
+    def _neighbours(self, leader: ArmResult, led: ArmResult | None) -> _Wave | None:
+        """The leader with its neighbours in gamma, else in one option; None where the last wave had no better."""
         gamma, options, tried = leader.case.gamma, leader.case.drafter.options, self._tried
         room = self._request.trials - len(tried)
-        own = [g for g, other in tried if other == _key(options)]
-        gammas = neighbouring_gammas(gamma, own, self._space)[: max(room, 0)]
+        beside = [g for g, other in tried if other == _key(options)]
+        gammas = neighbouring_gammas(gamma, beside, self._space)[: max(room, 0)]
         if gammas and leader.effect != "slower":
             return _Wave((options,), (*gammas[:1], gamma, *gammas[1:]))
         if led is not None and led.setting == leader.setting and leader.effect == "slower":
@@ -272,8 +286,8 @@ def session_plan(request: TuneRequest, plan: Plan) -> SessionPlan:
     )
 
 
-def _times(one: ArmResult) -> float:
-    return 0.0 if one.ratio is None else one.ratio.value
+def _speedup(arm: ArmResult) -> float:
+    return 0.0 if arm.ratio is None else arm.ratio.value
 
 
 def _key(options: Options) -> str:
@@ -283,4 +297,5 @@ def _key(options: Options) -> str:
 def _shown(wave: _Wave) -> str:
     gammas = ", ".join(map(str, wave.gammas))
     named = [", ".join(f"{name}={value}" for name, value in own.items()) or "defaults" for own in wave.options]
-    return f"gamma {gammas}" + ("" if named == ["defaults"] else f"; {' | '.join(named)}")
+    options = "" if named == ["defaults"] else f"; {' | '.join(named)}"
+    return f"{len(wave.options) * len(wave.gammas)} settings race: gamma {gammas}{options}"
