@@ -87,9 +87,11 @@ def _reading(rows: Frame, needed: Series) -> Series:
     fits = [(WORDS[of], rows[f"most_{of}"] >= needed) for of in MEANINGS]
     known = rows[[f"most_{of}" for of in MEANINGS]].notna().sum(axis=1)
     asked = rows["stated_mgl"].isna() & rows["acceptance"].notna() & (known > 1) & ~(rows["most_proposed"] >= needed)
-    names = [" or ".join(word for word, fit in fits if fit[i]) if asked[i] else None for i in rows.index]
-    words = [f", if the rate is {name}" if name else " under every meaning of the rate" for name in names]
-    return pd.Series(words, rows.index).where(asked, "")
+    words = pd.Series("", rows.index)
+    for i in rows.index[asked]:
+        name = " or ".join(word for word, fit in fits if fit[i])
+        words[i] = f", if the rate is {name}" if name else " under every meaning of the rate"
+    return words
 
 
 def _bounded(rows: Frame, where: Series, bound: Bound) -> Frame:

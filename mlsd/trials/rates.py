@@ -1,8 +1,11 @@
 """What the rounds of trials sum to, and the rates that follow from counts and times: each formula stands here once."""
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from mlsd.records import Count, Record, Round, Trial
 from mlsd.stats import Interval, mean_over
@@ -83,12 +86,14 @@ def _sorted(counted: Mapping[tuple[int, int], int]) -> Endings:
 
 def total(each: Iterable[Sums]) -> Sums:
     """The sums of sums."""
-    own = tuple(each)
-    endings = Counter[tuple[int, int]]()
-    for proposed, accepted, n in (ending for one in own for ending in one.endings):
-        endings[proposed, accepted] += n
-    summed: dict[str, Any] = {name: sum(getattr(one, name) for one in own) for name in SUMMED}
-    return Sums(endings=_sorted(endings), **summed)
+    fields = [msgspec.structs.astuple(of_some) for of_some in each]
+    if not fields:
+        return Sums()
+    *numbers, endings = zip(*fields, strict=True)
+    counted = Counter[tuple[int, int]]()
+    for (proposed, accepted, n), times in Counter(itertools.chain.from_iterable(endings)).items():
+        counted[proposed, accepted] += n * times
+    return Sums(endings=_sorted(counted), **dict(zip(SUMMED, map(sum, numbers), strict=True)))
 
 
 def counts_of(trial: Trial) -> Sums | None:

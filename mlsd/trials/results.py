@@ -545,6 +545,7 @@ def _result(
     own = counting(rows)
     timed = [one for one in own if speed(one.trial) is not None]
     pairs = [] if name is None else _pairs(own, plain)
+    whole = total(one.whole for one in own)
     standing = None if decision is None or name is None else decision.of(name)
     shown = [pair.own for pair in pairs] or timed
     tok_s, plain_tok_s = _mean(shown, _tok_s), _mean([pair.plain for pair in pairs], _tok_s)
@@ -572,7 +573,7 @@ def _result(
     memory_bytes = None if None in parts else sum(part or 0 for part in parts)  # where each part of it is known
     return ArmResult(
         question=question, session=session, name=name, case=case, trials=tuple(rows), pairs=tuple(pairs),
-        whole=total(one.whole for one in own), timed_whole=total(one.whole for one in timed), tok_s=tok_s,
+        whole=whole, timed_whole=whole if len(timed) == len(own) else total(one.whole for one in timed), tok_s=tok_s,
         plain_tok_s=plain_tok_s, client_tok_s=_mean(shown, lambda one: client_speed(one.trial)), spread=_spread(shown),
         ratio=ratio, standing=standing, first_token_ms=first_ms,
         statuses={status.value: counts[status] for status in Status if counts[status]},

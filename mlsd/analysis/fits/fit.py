@@ -229,16 +229,25 @@ class HeldOut(Record, frozen=True, kw_only=True):
     label_errors: tuple[float, ...]  # and of each held-out label
 
 
-def held_out(
-    model: Model,
+@dataclass(frozen=True)
+class Folds:
+    """Rows that are held out together, by label, and what a model is given of them."""
+
+    data: Observations
+    label: NDArray[np.generic]
+    judged: NDArray[np.bool_]  # rows that are held out at all
+    each: tuple[tuple[NDArray[np.bool_], Observations, Columns], ...]  # rows held out; seen; columns of the others
+
+
+def folds(
     data: Observations,
     labels: ArrayLike,
     *,
     never: Sequence[float] = (),
     n_folds: int = 5,
     expected: Expected | None = None,
-) -> HeldOut:
-    """Predict each row from a fit without the rows of its fold.
+) -> Folds:
+    """The folds of these rows.
 
     `labels` (gamma, rows, prompt or model number) decide the folds: rows with one label are held out together, labels
     are dealt to `n_folds` folds in turn. Labels in `never` stay in every fit and are not judged (the AR arm, k = 1).
@@ -251,12 +260,21 @@ def held_out(
     if len(names) < 2:
         raise AnalysisError("Holding out needs at least two different labels.")
     fold = np.searchsorted(names, label) % min(n_folds, len(names))
-    predicted = np.full(len(data), np.nan)
+    each = []
     for i in range(min(n_folds, len(names))):
         out = judged & (fold == i)
         seen, unseen = data.where(~out), data.where(out)
+        each.append((out, seen, unseen.columns if expected is None else expected(seen, unseen)))
+    return Folds(data, label, judged, tuple(each))
+
+
+def held_out(model: Model, rows: Folds) -> HeldOut:
+    """Predict each row from a fit without the rows of its fold."""
+    data, judged = rows.data, rows.judged
+    predicted = np.full(len(data), np.nan)
+    for out, seen, columns in rows.each:
         values, _ = solve(model, seen)
-        predicted[out] = model.predict(values, unseen.columns if expected is None else expected(seen, unseen))
+        predicted[out] = model.predict(values, columns)
     ratio = np.maximum(predicted[judged], _FLOOR) / data.observed[judged]
     squares = np.log(ratio) ** 2
     return HeldOut(
@@ -268,7 +286,7 @@ def held_out(
         predicted=tuple(float(v) for v in predicted[judged]),
         observed=tuple(float(v) for v in data.observed[judged]),
         block_errors=_group_means(squares, data.blocks[judged]),
-        label_errors=_group_means(squares, label[judged]),
+        label_errors=_group_means(squares, rows.label[judged]),
     )
 
 
@@ -284,15 +302,7 @@ class Selection(Record, frozen=True, kw_only=True):
     candidates: tuple[HeldOut, ...]
 
 
-def select(
-    models: Sequence[Model],
-    data: Observations,
-    labels: ArrayLike,
-    *,
-    never: Sequence[float] = (),
-    n_folds: int = 5,
-    expected: Expected | None = None,
-) -> Selection:
+def select(models: Sequence[Model], rows: Folds) -> Selection:
     """The simplest model whose held-out error is not worse than the best.
 
     Not worse: by at most 1.5 standard errors over labels or 2 over blocks, after the one-standard-error rule of Breiman
@@ -300,8 +310,7 @@ def select(
     removes what models share, the noise of the measurement. Labels count too, where there are five or more, as one
     fit predicts all blocks.
     """
-    errors = [held_out(model, data, labels, never=never, n_folds=n_folds, expected=expected) for model in models]
-    ranked = sorted(errors, key=lambda e: e.error)
+    ranked = sorted((held_out(model, rows) for model in models), key=lambda e: e.error)
     best = ranked[0]
     as_good = []
     for candidate in ranked:

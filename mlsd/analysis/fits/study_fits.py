@@ -9,7 +9,18 @@ import numpy as np
 
 from mlsd.analysis.fits import fit_models
 from mlsd.analysis.fits.curves import find_steps
-from mlsd.analysis.fits.fit import Columns, Fit, HeldOut, Model, Observations, fit, held_out, observations, select
+from mlsd.analysis.fits.fit import (
+    Columns,
+    Fit,
+    HeldOut,
+    Model,
+    Observations,
+    fit,
+    folds,
+    held_out,
+    observations,
+    select,
+)
 from mlsd.analysis.pairs import PairedTrials, units_of
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, Record
@@ -83,14 +94,15 @@ def _fit_group(pairs: pd.DataFrame) -> PairFit:
     selection, by_prompt = None, list[HeldOut]()
     if len(np.unique(gammas)) >= 3:
         try:
-            selection = select(models, data, gammas, expected=expected_rounds)
+            selection = select(models, folds(data, gammas, expected=expected_rounds))
         except AnalysisError as error:  # too few rows are left where some are held out
             doubt = str(error)
     elif models:
         doubt = "below three gammas none can be held out"
     prompts = np.unique(pairs["prompt"].tolist(), return_inverse=True)[1]
     if selection is not None and prompts.max() > 0:
-        by_prompt = [held_out(m, data, prompts, n_folds=99, expected=expected_rounds) for m in models]
+        of_prompts = folds(data, prompts, n_folds=99, expected=expected_rounds)
+        by_prompt = [held_out(model, of_prompts) for model in models]
     return PairFit(
         target=first["target"],
         drafter=first["drafter"],
@@ -114,12 +126,14 @@ def expected_rounds(seen: Observations, unseen: Observations) -> Columns:
     verification by lines over gamma: every model is given gamma, and what other trials say, alone.
     """
     gammas, gamma = seen.columns["gamma"], unseen.columns["gamma"]
-    rates = [rate_of(mgl, "position", int(g)) for mgl, g in zip(seen.columns["mgl"], gammas, strict=True)]
+    known = zip(seen.columns["mgl"].tolist(), gammas.astype(int).tolist(), strict=True)
+    rates = [rate_of(mgl, "position", g) for mgl, g in known]
     alpha = float(np.mean([rate for rate in rates if rate is not None] or [0.0]))
     degree = min(1, len(np.unique(gammas)) - 1)
     lines = {name: np.polyfit(gammas, seen.columns[name], degree) for name in ("draft_ratio", "verify_ratio")}
     costs = {name: np.maximum(np.polyval(line, gamma), 0.0) for name, line in lines.items()}
-    mgl = np.array([mgl_of(alpha, "position", int(g)) for g in gamma], dtype=np.float64)
+    different, index = np.unique(gamma, return_inverse=True)
+    mgl = np.array([mgl_of(alpha, "position", int(g)) for g in different], dtype=np.float64)[index]
     return {"gamma": gamma, "mgl": mgl, **costs}
 
 
@@ -169,7 +183,7 @@ def fit_curve(
     doubt = f"{len(different)} widths tell no curve from another"
     if len(different) >= 4:
         predictable = [m for m in models if len(different) > len(m.parameters) + 1]
-        selection = select(predictable, data, rows, never=(1.0,), n_folds=5)
+        selection = select(predictable, folds(data, rows, never=(1.0,)))
         order, errors = [selection.chosen, *(c.model for c in selection.candidates)], selection.candidates
         doubt = f"no curve that {len(different)} widths allow comes near the times: "
         doubt += "it misses them by far more than repeats differ"

@@ -117,12 +117,18 @@ class Study:
     @cached_property
     def results(self) -> list[ArmResult]:
         """Every arm of every question, by target; of what several sessions measured the latest."""
-        return self._in_order(latest(one for session in self._sessions for one in session.results()))
+        return self._in_order(latest(arm for arms in self._by_session for arm in arms))
+
+    @cached_property
+    def _by_session(self) -> list[list[ArmResult]]:
+        return [session.results() for session in self._sessions]
 
     @cached_property
     def pooled(self) -> list[ArmResult]:
         """The same with the workloads of a suite as one."""
-        return self._in_order(latest(one for session in self._sessions for one in session.pooled()))
+        by_session = zip(self._sessions, self._by_session, strict=True)
+        pooled = (session.pooled() if session.plan.pool == "workload" else arms for session, arms in by_session)
+        return self._in_order(latest(arm for arms in pooled for arm in arms))
 
     @cached_property
     def plain_by_target(self) -> dict[str, ArmResult]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlsd.analysis.fits import fit_models
-from mlsd.analysis.fits.fit import Model, Observations, fit, held_out, observations, select, solve
+from mlsd.analysis.fits.fit import Model, Observations, fit, folds, held_out, observations, select, solve
 from mlsd.errors import AnalysisError
 from tests.analysis.simulated import (
     CURVES,
@@ -98,9 +98,9 @@ def test_intervals_hold_the_truth_in_95_of_100_repeats() -> None:
 def chosen_of(truth: Truth, seed: int) -> str:
     if truth in CURVES:
         data, models = curve_data(truth, seed, n_blocks=8), [other.model for other in CURVES]
-        return select(models, data, data.columns["rows"], never=(1,), n_folds=3).chosen
+        return select(models, folds(data, data.columns["rows"], never=(1,), n_folds=3)).chosen
     data = speedup_data(truth, seed)
-    return select(fit_models.speedup_models(), data, data.columns["gamma"], n_folds=3).chosen
+    return select(fit_models.speedup_models(), folds(data, data.columns["gamma"], n_folds=3)).chosen
 
 
 @pytest.mark.heavy
@@ -112,7 +112,7 @@ def test_the_true_model_is_selected_by_what_it_predicts(truth: Truth) -> None:
 
 def test_the_published_batch_form_misses_an_honest_loop_eightfold_as_far_as_the_measured_one() -> None:
     data = speedup_data(SPEEDUPS[-1], seed=3)
-    selection = select(fit_models.speedup_models(), data, data.columns["gamma"])
+    selection = select(fit_models.speedup_models(), folds(data, data.columns["gamma"]))
     error = {candidate.model: candidate.median_error for candidate in selection.candidates}
     assert selection.chosen == "corrected"
     assert error["corrected"] < 0.02  # the noise of the speedups themselves
@@ -172,7 +172,7 @@ def test_intervals_come_from_blocks_not_rows() -> None:
 def test_held_out_predictions_are_made_without_the_rows_they_predict() -> None:
     rows, blocks = np.tile([1.0, 2.0, 3.0, 4.0], 4), np.repeat(np.arange(4), 4)
     times = np.where(rows == 4, 100.0, 10.0 + rows)
-    result = held_out(fit_models.linear(), observations(times, blocks, rows=rows), rows, never=(1,), n_folds=3)
+    result = held_out(fit_models.linear(), folds(observations(times, blocks, rows=rows), rows, never=(1,), n_folds=3))
     at_four = [p for p, o in zip(result.predicted, result.observed, strict=True) if o == 100.0]
     assert at_four == pytest.approx([14.0] * 4, rel=1e-3)
     assert result.n_rows == 12
@@ -187,7 +187,7 @@ def test_held_out_predictions_are_made_without_the_rows_they_predict() -> None:
         (lambda: observations([], []), "nothing to fit"),
         (lambda: observations([1.0, np.nan, -1.0], [0, 0, 0]), "nothing to fit"),
         (lambda: fit(fit_models.linear(), observations([1.0, 2.0], [0, 1], rows=[1, 2])), "2 rows cannot fit"),
-        (lambda: held_out(fit_models.constant(), observations([1.0, 2.0], [0, 1], rows=[1, 2]), [1, 1]), "two differ"),
+        (lambda: folds(observations([1.0, 2.0], [0, 1], rows=[1, 2]), [1, 1]), "two differ"),
     ],
 )
 def test_data_that_cannot_answer_are_refused(call, message: str) -> None:
