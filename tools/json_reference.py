@@ -34,7 +34,7 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit
 from mlsd.analysis.predict.prediction_error import Validation
 from mlsd.analysis.results.round_split import RoundSplit
 from mlsd.analysis.study.earlier import EarlierStudy
-from mlsd.audits.rows import RuleFinding
+from mlsd.audits.rows import RowAudit
 from mlsd.cli.answers import AnswerObject
 from mlsd.columns import Kind, flat
 from mlsd.drafters.lookup.suffix_store import StoreHeader
@@ -169,14 +169,9 @@ Fitted = _object(
     pairs=list[PairFit], arms=list[ArmObject], curves=list[CurveFit],
     equations=list[dict[str, str | int | float | None]],
 )  # fmt: skip
-AuditedRow = _object(
-    "AuditedRow", "A row and what speaks against it.",
-    identity=dict[str, str | int], verdict=str, rules=list[RuleFinding], missing=list[str],
-    round_cost=float | None,
-)  # fmt: skip
 Audited = _object(
     "Audited", "The verdicts on a table.",
-    source=str, counts=dict[str, int], notes=list[str], rows=list[AuditedRow],
+    source=str, counts=dict[str, int], notes=list[str], rows=list[RowAudit],
 )  # fmt: skip
 Calibrated = _object(
     "Calibrated", "T(k), other costs, experts.",

@@ -68,18 +68,6 @@ def _notes(contexts: tuple[AuditContext, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for context in contexts for note in context.notes))
 
 
-def refuted(context: AuditContext) -> list[str]:
-    """Labels of the rows that break a bound though nothing is known to be false of them."""
-    if not context.rows:
-        return []
-    rows = frame(context)
-    broken: set[int] = set()
-    for rule in BOUNDS:
-        said = rule(rows)
-        broken |= set(said.index[said["kind"] == "impossible"])
-    return [str(rows["label"][place]) for place in sorted(broken) if rows["comparable"][place]]
-
-
 def _missing(rows: Frame) -> list[tuple[str, ...]]:
     """What the table would have to state for each row to be judged."""
     speed = rows["tok_s"].notna() | rows["speedup"].notna()

@@ -99,7 +99,7 @@ class RuleFinding(Record, frozen=True, kw_only=True):
     ask: bool = False  # a question to the author, though nothing is doubted
 
 
-class RowAudit(Record, frozen=True, kw_only=True):
+class RowAudit(Record, frozen=True, kw_only=True, rename={"findings": "rules"}):
     """Verdict on one row: the worst of its findings."""
 
     identity: dict[str, str | int]

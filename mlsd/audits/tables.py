@@ -99,10 +99,9 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     speculative = [row for row in rows if row.speculative]
     missing = [name for name in NEEDED if speculative and all(getattr(row, name) is None for row in rows)]
     more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    etc = ", ..." if len(cells_lost) > _NAMED else ""
     told_of = (
         (lost, f"{len(lost)} rows were not understood and left out: {'; '.join(lost[:_NAMED])}{more}."),
-        (cells_lost, f"Cells that are no number and were left out: {'; '.join(cells_lost[:_NAMED])}{etc}."),
+        (cells_lost, f"Cells that are no number and were left out: {_first_of(cells_lost, '; ')}."),
         (len(done) - len(alone), f"{len(done) - len(alone)} rows are of several users at once and were left out."),
         (len(pasted) - len(done), f"{len(pasted) - len(done)} rows are not ok and were left out."),
         (missing, f"Fewer rules apply: no row says {', '.join(missing)}."),
@@ -222,45 +221,42 @@ def _with_knowledge(context: AuditContext, of_length: list[str]) -> AuditContext
                 pass_bytes=printed.pass_bytes,
                 draft_token_ms=printed.draft_token_ms | published.draft_token_ms(study, context.rows),
             )
-    return msgspec.structs.replace(
-        context, notes=(*context.notes, *of_length, *_sizes(context), *_unknown_chips(context))
-    )
+    return msgspec.structs.replace(context, notes=(*context.notes, *of_length, *_unknown(context)))
 
 
-def _unknown_chips(context: AuditContext) -> Iterator[str]:
-    """Chips of whose memory nothing is known, with those that are."""
-    named = dict.fromkeys(row.chip for row in context.rows if row.chip)
-    unknown = [] if context.peak_gb_s else [chip for chip in named if peak_gb_s(chip, None) is None]
-    if unknown:
-        of = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
-        yield f"No peak bandwidth is known of {of} (--peak-gb-s says it); known are {', '.join(with_known_peak())}."
-
-
-def _sizes(context: AuditContext) -> Iterator[str]:
-    """Of which models a known peak says nothing, because their size is not known."""
+def _unknown(context: AuditContext) -> Iterator[str]:
+    """Of which models a known peak says nothing, because their size is not known; chips of whose memory none is."""
     rows = [row for row in context.rows if context.peak_gb_s or peak_gb_s(row.chip, row.pass_bytes)]
-    unknown = sorted({row.target for row in rows if row.pass_bytes is None and row.target not in context.pass_bytes})
-    if unknown:
-        named = ", ".join(unknown[:_NAMED]) + (", ..." if len(unknown) > _NAMED else "")
+    models = sorted({row.target for row in rows if row.pass_bytes is None and row.target not in context.pass_bytes})
+    if models:
+        named = _first_of(models)
         yield f"The memory's peak bounds nothing of {named}: no bytes are known (`8B Q4_K_M` or model_gb tells)."
+    chips = dict.fromkeys(row.chip for row in context.rows if row.chip and not context.peak_gb_s)
+    if unknown := [chip for chip in chips if peak_gb_s(chip, None) is None]:
+        listed = ", ".join(with_known_peak())
+        yield f"No peak bandwidth is known of {_first_of(unknown)} (--peak-gb-s says it); known are {listed}."
+
+
+def _first_of(names: Sequence[str], mark: str = ", ") -> str:
+    return mark.join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def _full_drafts(rows: list[AuditRow]) -> bool:
     """Whether the counts fit drafts of full length far more often than figures of so few digits do by chance."""
-    log_chance, n_fitting, n_whole = 0.0, 0, 0
+    chances = list[float]()  # of each rate that fits: how often one that is shifted does
     keyed = {
         (row.target, row.draft, row.gamma, row.prompt, row.n_prompt, row.n_predict, row.acceptance): row for row in rows
     }
-    for row in keyed.values():
-        counted = row.acceptance_of in (None, "proposed") and row.mgl is None and row.rounds is None
-        if not (
-            row.speculative and counted and row.acceptance and row.n_predict and 0 < (row.gamma or 0) <= _MOST_GAMMA
-        ):
-            continue
-        fits = [_is_whole(row, shift) for shift in (1.0, *_SHIFTS)]
-        n_whole, n_fitting = n_whole + 1, n_fitting + fits[0]
-        log_chance += math.log(max(1, sum(fits[1:])) / len(_SHIFTS)) if fits[0] else 0.0
-    return n_whole > 0 and n_fitting / n_whole >= _FULL_SHARE and log_chance <= math.log(_FULL_CHANCE)
+    counted = [
+        row for row in keyed.values()
+        if row.speculative and row.acceptance_of in (None, "proposed") and row.mgl is None and row.rounds is None
+        and row.acceptance and row.n_predict and 0 < (row.gamma or 0) <= _MOST_GAMMA
+    ]  # fmt: skip
+    for row in counted:
+        fits, *shifted = [_is_whole(row, shift) for shift in (1.0, *_SHIFTS)]
+        chances += [max(1, sum(shifted)) / len(_SHIFTS)] if fits else []
+    enough = bool(counted) and len(chances) / len(counted) >= _FULL_SHARE
+    return enough and math.prod(chances) <= _FULL_CHANCE
 
 
 def _is_whole(row: AuditRow, shift: float) -> bool:

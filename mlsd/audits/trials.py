@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from mlsd.analysis.results.comparability import Chosen, choose
 from mlsd.audits.cells import AS_PLAIN
-from mlsd.audits.check import refuted as refuted_rows
+from mlsd.audits.check import BOUNDS
+from mlsd.audits.frame import frame
 from mlsd.audits.printed import Printed, exact
 from mlsd.audits.rows import AuditContext, AuditRow
 from mlsd.errors import AnalysisError
@@ -66,7 +67,9 @@ def refuted(store: Store, chosen: Chosen) -> dict[int, str]:
 
 def refuted_in(context: AuditContext) -> dict[int, str]:
     """The same of a context of trials."""
-    labels = refuted_rows(context)
+    rows = frame(context)
+    broken = {at for rule in BOUNDS for at, kind in rule(rows)["kind"].items() if kind == "impossible"}
+    labels = rows["label"][[*broken]][rows["comparable"]]
     return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in labels}
 
 

@@ -151,17 +151,7 @@ def audit_speed(tok_s: float, model: str, chip: str | None, peak_gb_s: float | N
 
 
 def _print_json(result: Audit) -> None:
-    rows = [
-        {
-            "identity": row.identity,
-            "verdict": row.verdict,
-            "rules": row.findings,
-            "missing": row.missing,
-            "round_cost": row.round_cost,
-        }
-        for row in result.rows
-    ]
-    print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": rows})
+    print_json({"source": result.source, "counts": result.counts(), "notes": result.notes, "rows": result.rows})
 
 
 def _print(result: Audit, show_all: bool, *, every_finding: bool = False) -> None:
