@@ -205,22 +205,25 @@ def _percent_is_gain(head: str, rows: Sequence[PastedRow], columns: Mapping[str,
 
     Where both speeds are printed, the reading that fits decides; a plain row of 100 % says how much of it.
     """
-    speed = next((name for name, meant in columns.items() if meant.field == "tok_s"), "")
-    beside = next((name for name, meant in columns.items() if meant.field == "baseline_tok_s"), "")
-    method = next((name for name, meant in columns.items() if meant.field in ("drafter", "draft")), "")
-    cells = [row.cells for row in rows]
-    if any(re.match(r"\s*[+\N{MINUS SIGN}-]", one.get(head, "")) for one in cells):
+
+    def cells(*fields: str) -> list[str]:
+        name = next((name for name, meant in columns.items() if meant.field in fields), "")
+        return [_no_brackets(row.cells.get(name, "")) for row in rows]
+
+    ratios = [row.cells.get(head, "") for row in rows]
+    if any(re.match(r"\s*[+\N{MINUS SIGN}-]", ratio) for ratio in ratios):
         return True
-    plain = next((value_of(one.get(speed, "")) for one in cells if is_plain(one.get(method, "none"))), None)
+    shares = [value_of(_percent(head, ratio)) for ratio in ratios]
+    speeds, methods = list(map(value_of, cells("tok_s"))), cells("drafter", "draft")
+    plain = next((speed for speed, method in zip(speeds, methods, strict=True) if is_plain(method or "none")), None)
     votes = 0.0
-    for one in cells:
-        share, own = value_of(_percent(head, one.get(head, ""))), value_of(_no_brackets(one.get(speed, "")))
-        over = value_of(_no_brackets(one.get(beside, ""))) or plain
-        if share and share > 0 and own and over and own != over:
-            votes += abs(math.log(own / over / share)) - abs(math.log(own / over / (1 + share)))
+    for share, speed, beside in zip(shares, speeds, map(value_of, cells("baseline_tok_s")), strict=True):
+        over = beside or plain
+        if share and share > 0 and speed and over and speed != over:
+            votes += abs(math.log(speed / over / share)) - abs(math.log(speed / over / (1 + share)))
     if votes:
         return votes > 0
-    if any(is_plain(one.get(method, "?")) and value_of(one.get(head, "")) == 1.0 for one in cells):
+    if any(is_plain(method or "?") and share == 1.0 for method, share in zip(methods, shares, strict=True)):
         return False
     return is_gain(head) or plain_heading(head).startswith("speed")
 
@@ -234,22 +237,20 @@ def _rows(
         return
     filled = {head: cell for head in columns if (cell := " ".join(row.cells.get(head, "").split()))}
     variants = list(dict.fromkeys(_variant(columns[head].of) for head in filled if columns[head].field == "tok_s"))
-    several = [variant for variant in variants if variant]
+    several = len(variants) - ("" in variants) > 1
     words = " ".join(
         f"{head}={' '.join(cell.split())}" for head, cell in row.cells.items() if _is_setting(head, columns)
     )
     quote = " | ".join(" ".join(cell.split()) for cell in row.cells.values() if cell.strip(" *_`"))
+    quote = quote if len(quote) <= _QUOTED else f"{quote[: _QUOTED - 3]}..."
     for variant in variants or [""]:
         own, heads = dict[str, str](), dict[str, str]()
         for head, cell in filled.items():
             field, of = columns[head]
-            if _variant(of) not in ("", variant) and (len(several) > 1 or field == "tok_s"):
-                continue
-            if field not in own:
-                own[field], heads[field] = (
-                    _cell(field, head, cell, in_percent=head in percent, gain=head in gains),
-                    head,
-                )
+            of_another = _variant(of) not in ("", variant) and (several or field == "tok_s")
+            if field not in own and not of_another:
+                own[field] = _cell(field, head, cell, in_percent=head in percent, gain=head in gains)
+                heads[field] = head
         own = _named_by(variant, own)
         tested = re.match(r"(pp|tg) ?(\d+)(?:\+tg ?\d+)?(?: @ d(\d+))?$", own.get("prompt", ""))
         if (tested and tested[1] == "pp") or own.get("n_predict") == "0":
@@ -259,13 +260,7 @@ def _rows(
         cells = _length(_method(_acceptance(own)), heads.get("mgl", ""))
         if _on_cpu(*(cells.pop(name, "").strip().lower() for name in ("backend", "ngl", "threads"))):
             cells["on_cpu"] = "1"
-        yield msgspec.structs.replace(
-            row,
-            quote=quote if len(quote) <= _QUOTED else f"{quote[: _QUOTED - 3]}...",
-            setting=words,
-            cells=cells,
-            heads=heads,
-        )
+        yield msgspec.structs.replace(row, quote=quote, setting=words, cells=cells, heads=heads)
 
 
 def _is_setting(head: str, columns: Mapping[str, Heading]) -> bool:
@@ -287,18 +282,15 @@ def _variant(of: str) -> str:
 
 
 def _named_by(variant: str, cells: dict[str, str]) -> dict[str, str]:
-    """The cells with what the heading of their speed names."""
+    """The cells with what the heading of their speed names: a chip, a method, or a text."""
     if not variant:
         return cells
     if (chip := named_chip(variant)) is not None:
         return cells | {"chip": chip}
-    if method_in(variant) is not None or variant.startswith("with"):
-        return cells | {
-            "drafter": f"{cells.get('drafter', '')} {variant}".strip()
-            if method_in(cells.get("drafter", "")) is None
-            else variant
-        }
-    return cells | {"prompt": " ".join(filter(None, (cells.get("prompt", ""), variant)))}
+    if method_in(variant) is None and not variant.startswith("with"):
+        return cells | {"prompt": f"{cells.get('prompt', '')} {variant}".strip()}
+    method = cells.get("drafter", "")
+    return cells | {"drafter": variant if method_in(method) is not None else f"{method} {variant}".strip()}
 
 
 # --- cells --------------------------------------------------------------------------------------------------------
@@ -342,33 +334,25 @@ def _is_count(pair: re.Match[str]) -> bool:
 
 
 def _acceptance(cells: dict[str, str]) -> dict[str, str]:
-    """Two figures with a slash: accepted and proposed tokens, else rates, lengths or positions, whose span is kept."""
-    text = cells.get("acceptance", "")
-    if pair := _PAIR.fullmatch(text.strip()):
+    """Two figures with a slash: accepted and proposed tokens, else rates, lengths or positions, whose span is kept.
+
+    `2.53/3` are accepted of proposed tokens a round: no length and no rate is said.
+    """
+    text = cells.get("acceptance", "").strip()
+    rest = {name: cell for name, cell in cells.items() if name != "acceptance"}
+    if pair := _PAIR.fullmatch(text):
         accepted, proposed = (count.replace(",", "") for count in pair.groups())
         if _is_count(pair) or (int(accepted) > int(proposed) and int(accepted) > 100):
-            rest = {name: cell for name, cell in cells.items() if name != "acceptance"}
             return {"n_accepted": accepted, "n_proposed": proposed} | rest
     numbers = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
     if "/" not in text or not numbers:
-        if numbers and "%" not in text and 1 < numbers[0] <= 20 and "." in text and "mgl" not in cells:
-            return {name: cell for name, cell in cells.items() if name != "acceptance"} | {"mgl": text}
-        return cells
-    rest = {name: cell for name, cell in cells.items() if name != "acceptance"}
+        is_length = numbers and "%" not in text and 1 < numbers[0] <= 20 and "." in text and "mgl" not in cells
+        return rest | {"mgl": text} if is_length else cells
     span = f"{min(numbers):g}-{max(numbers):g}"
-    if "%" in text or min(numbers) > 20:
-        return rest | {"acceptance": f"{span} %"}
-    if max(numbers) <= 1:
-        return rest | {"acceptance": span}
-    return (
-        rest if min(numbers) < 1 or "mgl" in cells or text.strip("~ ").count("/") > 1 else rest | _lengths(text, span)
-    )
-
-
-def _lengths(text: str, span: str) -> dict[str, str]:
-    """Mean lengths with a slash; `2.53/3` are accepted of proposed tokens a round, and no length is said."""
-    first, _, second = text.partition("/")
-    return {} if "." in first and second.strip().isdecimal() else {"mgl": span}
+    if "%" in text or min(numbers) > 20 or max(numbers) <= 1:
+        return rest | {"acceptance": span if max(numbers) <= 1 and "%" not in text else f"{span} %"}
+    no_length = min(numbers) < 1 or text.strip("~ ").count("/") > 1 or re.match(r"[^/]*\.[^/]*/\s*\d+\s*$", text)
+    return rest if no_length else {"mgl": span} | rest
 
 
 def _length(cells: dict[str, str], head: str) -> dict[str, str]:
@@ -405,16 +389,14 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
         rest["gamma"] = "0"
     elif gamma and (count := _N_OF_COLUMN.search(gamma.lower())):
         rest["gamma"] = count[1]
-    told = {name: value_of(rest.get(name, "")) for name in ("acceptance", "n_accepted", "mgl")}
-    drafted = bool(
-        told["acceptance"] or told["n_accepted"] or (told["mgl"] or 0) > 1 or "/" in rest.get("acceptance", "")
-    )
-    has_gamma, drafter = (rest.get("gamma") or "0") != "0", NO_DRAFTER
+    rate, accepted, mgl = (value_of(rest.get(name, "")) for name in ("acceptance", "n_accepted", "mgl"))
+    drafted = bool(rate or accepted or (mgl or 0) > 1 or "/" in rest.get("acceptance", ""))
+    has_gamma, proposes, drafter = (rest.get("gamma") or "0") != "0", rest.get("n_proposed") != "0", NO_DRAFTER
     named = method_in(method)
     is_base = value_of(rest.get("speedup", "")) == 1.0 and not drafted
     if named is not None:
         drafter = named
-    elif drafted and method and rest.get("n_proposed") != "0":
+    elif drafted and method and proposes:
         drafter = (not is_plain(method) and _GAMMA.sub("", method.lower()).strip(" ,")) or "unnamed"
     elif method and is_plain(method):
         pass
@@ -424,11 +406,7 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
         pass
     elif method and "gamma" in rest and has_gamma:
         drafter = _GAMMA.sub("", method.lower()).strip(" ,") or "unnamed"
-    elif (
-        has_gamma
-        or (drafted and rest.get("n_proposed") != "0")
-        or ({"speedup", "baseline_tok_s"} & set(rest) and not is_base)
-    ):
+    elif has_gamma or (drafted and proposes) or ({"speedup", "baseline_tok_s"} & set(rest) and not is_base):
         drafter = "unnamed"
     if drafter == NO_DRAFTER:
         method += f" {rest['gamma']}" if has_gamma else ""  # no length of drafts, but of something
