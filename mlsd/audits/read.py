@@ -61,13 +61,10 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
     found = found or list(_delimited(lines, source))
     rows, unused, seen = list[PastedRow](), list[str](), list[str]()
     for group in grouped(found, lambda row: row.group).values():
-        columns = _columns(group)
-        turned = _transposed(group)
-        if not _has_speed(columns) or (
-            turned and not any(meant.of == "" for meant in columns.values() if meant.field == "tok_s")
-        ):
+        columns, turned = _columns(group), _transposed(group)
+        if not _holds(columns, *_SPEEDS) or (turned and Heading("tok_s") not in columns.values()):
             columns = _columns(turned)
-            if not any(meant.field in ("tok_s", "speedup") for meant in columns.values()):
+            if not _holds(columns, "tok_s", "speedup"):
                 seen.append(f"line {group[0].line}: {', '.join(filter(None, group[0].cells))[:_QUOTED]}")
                 continue
             group = turned
@@ -142,52 +139,42 @@ def _text_of(data: bytes, source: str) -> str:
 # --- columns ------------------------------------------------------------------------------------------------------
 
 
+_FIRST = ("model_gb", "tok_s", "target")  # of two columns with one meaning these are read, else the first
+_BARE = ("x", "×", "ratio", "change", "delta", "δ", "gain", "relative", "%")  # beside no speed one may be of times
+
+
 def _columns(rows: Sequence[PastedRow]) -> dict[str, Heading]:
-    """What each column holds that is read; of two with one meaning the first."""
+    """What each column holds that is read."""
     heads = dict.fromkeys(head for row in rows for head in row.cells)
-    known = {
-        head: column(head, [cell for row in rows if not is_blank(cell := row.cells.get(head, ""))]) for head in heads
-    }
     chosen: dict[str, Heading] = {}
-    for head in sorted(
-        heads, key=lambda head: plain_heading(head).replace(" ", "_") not in ("model_gb", "tok_s", "target")
-    ):
-        meant = known[head]
+    for head in sorted(heads, key=lambda head: plain_heading(head).replace(" ", "_") not in _FIRST):
+        meant = column(head, [cell for row in rows if not is_blank(cell := row.cells.get(head, ""))])
         if meant is not None and meant not in chosen.values():
             chosen[head] = meant
-    fields = [meant.field for meant in chosen.values()]
-    alone = [meant for meant in chosen.values() if meant == Heading("tok_s")]
-    if alone:  # a speed that names nothing is that of the row: others beside it are of something else
-        chosen = {head: meant for head, meant in chosen.items() if meant.field != "tok_s" or not meant.of}
-    timed = "tok_s" in fields or "baseline_tok_s" in fields or "ms_per_token" in fields
-    bare = ("x", "×", "ratio", "change", "delta", "δ", "gain", "relative", "%")
-    # A ratio that stands beside no speed may be one of times.
+    alone = Heading("tok_s") in chosen.values()  # that of the row: speeds that name something are of something else
+    timed = _holds(chosen, "tok_s", "baseline_tok_s", "ms_per_token")
     return {
         head: meant for head, meant in chosen.items()
-        if timed or meant.field != "speedup" or plain_heading(re.sub(r"\(.*?\)", "", head)) not in bare
+        if not (alone and meant.field == "tok_s" and meant.of)
+        and (timed or meant.field != "speedup" or plain_heading(re.sub(r"\(.*?\)", "", head)) not in _BARE)
     }  # fmt: skip
 
 
-def _has_speed(columns: Mapping[str, Heading]) -> bool:
-    return any(meant.field in _SPEEDS for meant in columns.values())
+def _holds(columns: Mapping[str, Heading], *fields: str) -> bool:
+    return any(meant.field in fields for meant in columns.values())
 
 
 def _transposed(rows: Sequence[PastedRow]) -> list[PastedRow]:
     """A table whose arms are columns and whose figures are rows, turned round; empty for another."""
     heads = list(rows[0].cells)
-    if len(heads) < 2 or len(rows) > 60 or any(row.broken for row in rows):
+    names = [row.cells.get(next(iter(heads), ""), "") for row in rows]
+    figures = {name: meant for name in names if (meant := column(name, [])) is not None}
+    distinct = len(set(names)) == len(names) <= 60 and not any(row.broken for row in rows)
+    if len(heads) < 2 or not distinct or not _holds(figures, "tok_s", "speedup"):
         return []
-    first = [row.cells.get(heads[0], "") for row in rows]
-    if len(set(first)) < len(first):
-        return []
-    if not any((meant := column(name, [])) is not None and meant.field in ("tok_s", "speedup") for name in first):
-        return []
-    turned = [{name: row.cells.get(head, "") for name, row in zip(first, rows, strict=True)} for head in heads]
-    return [
-        msgspec.structs.replace(rows[0], cells={"method": head} | cells)
-        for head, cells in zip(heads[1:], turned[1:], strict=True)
-        if head
-    ]  # fmt: skip
+    arms = {head: [row.cells.get(head, "") for row in rows] for head in heads[1:] if head}
+    turned = ({"method": head} | dict(zip(names, cells, strict=True)) for head, cells in arms.items())
+    return [msgspec.structs.replace(rows[0], cells=cells) for cells in turned]
 
 
 def _table(rows: Sequence[PastedRow], columns: Mapping[str, Heading]) -> list[PastedRow]:
