@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -83,29 +82,23 @@ def _stated(contexts: Sequence[AuditContext]) -> Frame:
     among = [
         (group, context, row) for group, context in enumerate(contexts) for row in (*context.rows, *context.beside)
     ]
-    columns: dict[str, Any] = {
-        name: [getattr(row, name) for *_, row in among] for name in msgspec.structs.asdict(_EMPTY)
-    }
+    columns: dict[str, Any] = {name: [getattr(row, name) for *_, row in among] for name in AuditRow.__struct_fields__}
     for name in PRINTED:
         values: list[Printed | None] = columns[name]
         for end, of in (("", "value"), ("_low", "low"), ("_high", "high")):
             columns[name + end] = np.array([math.nan if v is None else getattr(v, of) for v in values], dtype=float)
     for name in NUMBERS:
-        columns[name] = np.array([math.nan if value is None else value for value in columns[name]], dtype=float)
-    columns["group"] = [group for group, *_ in among]
-    columns["judged"] = [is_judged for context in contexts for is_judged in
-                         [True] * len(context.rows) + [False] * len(context.beside)]  # fmt: skip
-    columns["exact_counts"] = [context.exact_counts for _, context, _ in among]
-    columns["peak_gb_s"] = [
-        context.peak_gb_s or peak_gb_s(row.chip, row.pass_bytes) or math.nan for _, context, row in among
-    ]
-    columns["target_bytes"] = [context.pass_bytes.get(row.target, math.nan) for _, context, row in among]
-    columns["draft_bytes"] = [context.pass_bytes.get(row.draft or "", 0.0) for _, context, row in among]
-    columns["draft_token_ms"] = [context.draft_token_ms.get(row.draft or "", 0.0) for _, context, row in among]
+        columns[name] = np.array(columns[name], dtype=float)
+    columns |= {
+        "group": [group for group, *_ in among],
+        "judged": [flag for one in contexts for flag in [True] * len(one.rows) + [False] * len(one.beside)],
+        "exact_counts": [context.exact_counts for _, context, _ in among],
+        "peak_gb_s": [of.peak_gb_s or peak_gb_s(row.chip, row.pass_bytes) or math.nan for _, of, row in among],
+        "target_bytes": [context.pass_bytes.get(row.target, math.nan) for _, context, row in among],
+        "draft_bytes": [context.pass_bytes.get(row.draft or "", 0.0) for _, context, row in among],
+        "draft_token_ms": [context.draft_token_ms.get(row.draft or "", 0.0) for _, context, row in among],
+    }
     return pd.DataFrame(columns)
-
-
-_EMPTY = AuditRow(table="", label="", target="")
 
 
 @functools.cache
@@ -299,11 +292,9 @@ def _least_work(rows: Frame) -> None:
     timed = by_names(rows, ["draft", "chip", "group"], lambda *row: _timed_draft_ms(fastest, *row))
     token_ms = np.maximum(rows["draft_token_ms"], np.maximum(of_draft, timed))
     rows["draft_least_ms"] = rows["draft_ms_low"].fillna(passes * token_ms)
-    target_bytes = (rows["target_bytes"] - CACHE_BYTES).clip(lower=0) + (rows["draft_bytes"] - CACHE_BYTES).clip(
-        lower=0
-    ) * passes
-    by_name = (rows["pass_bytes"] - CACHE_BYTES).clip(lower=0)
-    rows["round_bytes"] = rows["bytes_claimed_low"].fillna(target_bytes).fillna(by_name)
+    read = (rows[["target_bytes", "draft_bytes", "pass_bytes"]] - CACHE_BYTES).clip(lower=0)
+    by_file = read["target_bytes"] + read["draft_bytes"] * passes
+    rows["round_bytes"] = rows["bytes_claimed_low"].fillna(by_file).fillna(read["pass_bytes"])
     # A program may count the first token, which prefill made, so n_predict tokens may be n_predict - 1 of decoding.
     length = rows["n_predict"].fillna(rows["n_output"])
     first = (length / (length - 1)).where(length > 1, 1.0)
@@ -319,14 +310,12 @@ def _timed_draft_ms(fastest: Series, draft: str | None, chip: str | None, group:
     A pass takes a fixed time plus the time to read its bytes, so that of a smaller file is shorter by less than it is.
     """
     bits, times = stored_bits(draft or ""), [0.0]
-    for (other_group, target, other_chip), speed in fastest.items() if draft else ():
-        other = stored_bits(target)
-        if other_group != group:
-            continue
-        if target == draft:
+    for (run_group, target, run_chip), speed in fastest.items() if draft else ():
+        stored = stored_bits(target)
+        if run_group == group and target == draft:
             times.append(DRAFT_SHARE * 1e3 / speed)
-        elif bits and other and (other_chip == chip) and same_model(target, str(draft)):
-            times.append(min(1.0, bits[0] / other[1]) * 1e3 / speed / PROGRAMS)
+        elif run_group == group and run_chip == chip and bits and stored and same_model(target, str(draft)):
+            times.append(min(1.0, bits[0] / stored[1]) * 1e3 / speed / PROGRAMS)
     return max(times)
 
 

@@ -151,23 +151,20 @@ def column(head: str, values: Sequence[str]) -> Heading | None:
     whole = plain_heading(head)
     inner = " ".join(re.findall(r"[(\[](.*?)[)\]]", whole))
     outer = " ".join(re.sub(r"[(\[].*?[)\]]", " ", whole).split()) or inner
-    chip = named_chip(head)
     numeric = bool(values) and all(map(SPEED.fullmatch, values))
     for text, rest in ((whole, ""), (outer, inner if outer != inner else "")):
         field = _named(text, values)
         if field is not None and _agrees(field, text, rest, values):
-            return _of(field, rest, head, chip)
-    for field in _COMPOSED if numeric else ():
+            return _of(field, rest, head)
+    for field in _COMPOSED if numeric and not _PROMPT_SPEED.search(whole) else ():
         phrase = _PHRASE[field].search(whole)
-        if phrase is not None and _agrees(field, whole, "", values) and not _PROMPT_SPEED.search(whole):
-            rest = " ".join(f"{whole[: phrase.start()]} {whole[phrase.end() :]}".translate(_NO_BRACKETS).split())
-            return _of(field, rest, head, chip)
-    speeds = numeric and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|%)\b|%", whole)
-    if speeds and METHOD.search(whole) and not re.search(r"^n\b|\b(tokens|calls|steps|time)\b", whole):
-        return Heading("tok_s", head)
-    if speeds and chip is not None and len(whole.split()) <= 4:
-        return Heading("tok_s", head)
-    return None
+        if phrase is not None and _agrees(field, whole, "", values):
+            rest = f"{whole[: phrase.start()]} {whole[phrase.end() :]}".translate(_NO_BRACKETS)
+            return _of(field, " ".join(rest.split()), head)
+    method = METHOD.search(whole) and not re.search(r"^n\b|\b(tokens|calls|steps|time)\b", whole)
+    chip = named_chip(head) is not None and len(whole.split()) <= 4
+    is_speed = numeric and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|%)\b|%", whole)
+    return Heading("tok_s", head) if is_speed and (method or chip) else None
 
 
 _NO_BRACKETS = str.maketrans("()[],", "     ")
@@ -182,40 +179,35 @@ def _named(text: str, values: Sequence[str]) -> str | None:
         return "verdict"
     if field == "depth":
         return "gamma" if most <= 32 else "n_prompt"
-    if field == "gamma" and ((text in ("n", "k", "d") and most > 64) or not any(re.search(r"\d", v) for v in values)):
-        return None if values and text in ("n", "k", "d") and most > 64 else field
+    if field == "gamma" and text in ("n", "k", "d") and most > 64:
+        return None
     if field == "acceptance" and text == "accepted" and values and all(value.isdecimal() for value in values):
         return "n_accepted"
     if field == "draft" and values and None not in numbers:
         return None if any("." in value for value in values) else "n_proposed"  # milliseconds, or a count
-    if field in ("drafter", "label", "target", "draft") and values and all(map(SPEED.fullmatch, values)):
-        return None if METHOD.search(text) else field
-    return field
+    speeds = field in ("drafter", "label", "target", "draft") and values and all(map(SPEED.fullmatch, values))
+    return None if speeds and METHOD.search(text) else field
 
 
 def _agrees(field: str, text: str, rest: str, values: Sequence[str]) -> bool:
     """Whether the cells, and a unit in brackets, are of that field."""
+    timed = any(map(_TIME_UNIT.fullmatch, rest.split()))
     if field in ("tok_s", "baseline_tok_s", "ms_per_token"):
-        if values and not any(map(SPEED.fullmatch, values)):
+        if (values and not any(map(SPEED.fullmatch, values))) or (timed and field != "ms_per_token"):
             return False  # milliseconds, watts
-        if field != "ms_per_token" and any(map(_TIME_UNIT.fullmatch, rest.split())):
-            return False
         return not _PROMPT_SPEED.search(rest) and "batched" not in rest
     if field == "speedup" and values and (is_gain(text) or text.startswith("vs")):
         return "%" in text or bool(_RATIO.search(" ".join(values)))  # else a difference in some unit
-    return not (field == "speedup" and any(map(_TIME_UNIT.fullmatch, rest.split())))
+    return not (field == "speedup" and timed)
 
 
-def _of(field: str, rest: str, head: str, chip: str | None) -> Heading | None:
+def _of(field: str, rest: str, head: str) -> Heading:
     """The column, of what the rest of its heading says."""
-    words = " ".join(_NEUTRAL.sub(" ", rest).split()) if rest else ""
-    if chip is not None:
+    if named_chip(head) is not None:
         return Heading(field, head)
-    if not words or field not in (*_COMPOSED, "baseline_tok_s"):
+    if field not in (*_COMPOSED, "baseline_tok_s") or not _NEUTRAL.sub(" ", rest).split():
         return Heading(field)
-    if field == "tok_s" and is_plain(rest):
-        return Heading("baseline_tok_s")
-    return Heading(field, rest)
+    return Heading("baseline_tok_s") if field == "tok_s" and is_plain(rest) else Heading(field, rest)
 
 
 # --- methods ------------------------------------------------------------------------------------------------------

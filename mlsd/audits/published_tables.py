@@ -162,14 +162,13 @@ def table_rows(table: PublishedTable, draft_ms: Mapping[str, Mapping[str, str]] 
     for named in table.cells:
         cells = {column: cell for column, cell in named.items() if ":" not in column}
         for model in models or [""]:
-            own = {name.partition(":")[0]: cell for name, cell in named.items() if name.endswith(f":{model}")}
-            if model and not own:
+            of_model = {name.partition(":")[0]: cell for name, cell in named.items() if name.endswith(f":{model}")}
+            if model and not of_model:
                 continue
-            one = cells | ({"target": model, **own} if model else {})
-            if drafting := (draft_ms or {}).get(one.get("drafter", ""), {}).get(one.get("target", "")):
-                one = {"draft_ms": drafting} | one
+            row = cells | ({"target": model, **of_model} if model else {})
+            drafting = (draft_ms or {}).get(row.get("drafter", ""), {}).get(row.get("target", ""))
             try:
-                rows += rows_of(one, table=table.name, **stated)
+                rows += rows_of(({"draft_ms": drafting} if drafting else {}) | row, table=table.name, **stated)
             except ValueError as error:
-                raise TableError(f"{table.name}: a row cannot be read: {error} in {list(one.values())}.") from error
+                raise TableError(f"{table.name}: a row cannot be read: {error} in {list(row.values())}.") from error
     return rows

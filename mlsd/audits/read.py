@@ -549,24 +549,21 @@ def _delimited(lines: list[str], source: str) -> Iterator[PastedRow]:
         (number, line) for number, line in enumerate(lines, 1) if line.strip() and not re.match(r"#\s*[^,;\t]", line)
     ]
     mark = max(",\t;", key=lambda sign: max((line.count(sign) for _, line in kept), default=0))
-    starts = [i for i, (_, line) in enumerate(kept) if any(_heads_speed(name) for name in line.split(mark))]
-    start = next(iter(starts), 0)
-    title = " ".join(line.strip("# ") for line in lines[: kept[start][0] - 1]) if kept else ""
-    reader = csv.reader(
-        io.StringIO("\n".join(line for _, line in kept[start:]), newline=""), delimiter=mark, strict=True
-    )
+    starts = (i for i, (_, line) in enumerate(kept) if any(map(_heads_speed, line.split(mark))))
+    kept = kept[next(starts, 0) :]
+    title = " ".join(line.strip("# ") for line in lines[: kept[0][0] - 1]) if kept else ""
+    reader = csv.reader(io.StringIO("\n".join(line for _, line in kept), newline=""), delimiter=mark, strict=True)
     at = 0
     try:
         head = [name.strip() for name in next(reader, [])]
-        twice = sorted({name for name in head if name and head.count(name) > 1})
-        if twice:
-            raise TableError(f"{source}, line {kept[start][0]}: column {', '.join(twice)} appears twice.")
+        if twice := sorted({name for name in head if name and head.count(name) > 1}):
+            raise TableError(f"{source}, line {kept[0][0]}: column {', '.join(twice)} appears twice.")
         for cells in reader:
-            at = kept[min(start + reader.line_num, len(kept)) - 1][0]
+            at = kept[min(reader.line_num, len(kept)) - 1][0]
             if len(cells) > len(head):
                 yield PastedRow(line=at, group=1, broken=f"{len(cells) - len(head)} more cells than columns")
             elif any(cell.strip() for cell in cells):
-                named = dict(zip(head, [*cells, *[""] * len(head)], strict=False))
+                named = dict(itertools.zip_longest(head, cells, fillvalue=""))
                 yield PastedRow(line=at, table=title, group=1, cells=named)
     except csv.Error as error:
         raise TableError(f"{source}, line {at + 1}: not readable as CSV: {error}.") from error
