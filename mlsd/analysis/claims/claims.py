@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -12,9 +11,7 @@ import msgspec
 
 from mlsd.analysis.claims.claim_tests import TESTS, Decision, TestOutcome
 from mlsd.analysis.pairs import PairedTrials
-from mlsd.audits import published_tables as published
-from mlsd.audits.check import audit
-from mlsd.audits.rows import Audit, Credibility, count_verdicts
+from mlsd.audits.rows import Credibility
 from mlsd.models.manifest import ModelEntry, load_manifest
 from mlsd.planning.suite import find_profile
 from mlsd.records import NO_DRAFTER, ModelFacts, Record
@@ -34,6 +31,7 @@ class AuditedTables(Record, frozen=True, kw_only=True):
     tables: tuple[str, ...]
     targets: tuple[str, ...] = ()  # empty: all
     drafters: tuple[str, ...] = ()  # empty: all but plain decoding
+    rows: dict[Credibility, int]  # speculative rows by what `mlsd audit` says of them, which a test computes anew
 
 
 class Claim(Record, frozen=True, kw_only=True):
@@ -65,7 +63,11 @@ class ClaimVerdict(Record, frozen=True, kw_only=True):
     n_texts: int = 0
     n_repeats: int = 0  # of the text that has most
     trials: tuple[int, ...] = ()  # ids of all trials behind the effect, baselines included
-    published_audit: dict[Credibility, int] | None = None  # rows of the printed table by verdict
+
+    @property
+    def published_audit(self) -> dict[Credibility, int] | None:
+        """Rows of the printed tables by verdict."""
+        return None if self.claim.audit is None else self.claim.audit.rows
 
     @property
     def print_refuted(self) -> bool:
@@ -92,12 +94,11 @@ def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
     """
     loops = paired.pairs["loops"]
     outcome = TESTS[claim.test](paired.unlooped)
-    found = printed_audit(claim.audit) if claim.audit else None
     if outcome is None:
         only_loops = loops.any() and TESTS[claim.test](paired) is not None
         lack = ", whose output does not repeat itself to its end" if only_loops else ""
         sentence = f"Not measured: it needs {claim.population}{lack}."
-        return ClaimVerdict(claim=claim, decision="not measured", sentence=sentence, published_audit=found)
+        return ClaimVerdict(claim=claim, decision="not measured", sentence=sentence)
     pairs = outcome.pairs
     drafters = set(pairs.loc[pairs["draft"].notna(), "drafter"])
     n_loops = int((loops & paired.pairs["drafter"].isin(drafters)).sum())
@@ -117,7 +118,6 @@ def decide(claim: Claim, paired: PairedTrials) -> ClaimVerdict:
         n_texts=pairs["prompt"].nunique(),
         n_repeats=int(pairs.groupby("prompt")["repeat"].nunique().max()),
         trials=tuple(sorted({int(id_) for name in ("trial_id", "baseline_id") for id_ in pairs[name].dropna()})),
-        published_audit=found,
     )
 
 
@@ -159,37 +159,6 @@ def _entries(profile: str) -> dict[str, ModelEntry]:
 
 _STUDY = "study"  # the profile that binds the models of the study
 _SAME_SHAPE = 0.02  # parameters of one model, counted with or without what no token reads
-
-
-def printed_audit(printed: AuditedTables) -> dict[Credibility, int]:
-    """The speculative rows behind a claim by their verdict."""
-    rows = [
-        row
-        for row in audited(printed.study).rows
-        if row.identity["table"] in printed.tables
-        and row.identity["drafter"] != NO_DRAFTER
-        and (not printed.targets or row.identity["target"] in printed.targets)
-        and (not printed.drafters or row.identity["drafter"] in printed.drafters)
-    ]
-    return count_verdicts(rows)
-
-
-def audited(study: str) -> Audit:
-    """What the audit says of a published study."""
-    return _audited()[study]
-
-
-@cache
-def _audited() -> dict[str, Audit]:
-    """Of all studies behind claims, in one audit: their rows never judge each other."""
-    studies = dict.fromkeys(claim.audit.study for claim in claims() if claim.audit is not None)
-    contexts = [published.context(published.load(study)) for study in studies]
-    rows = iter(audit(", ".join(studies), *contexts).rows)
-    own = (tuple(itertools.islice(rows, len(context.rows))) for context in contexts)
-    return {
-        study: Audit(source=study, rows=of, notes=tuple(dict.fromkeys(context.notes)))
-        for study, context, of in zip(studies, contexts, own, strict=True)
-    }
 
 
 _Figures = TypeVar("_Figures", Interval, Visible)

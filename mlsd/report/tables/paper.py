@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from mlsd.analysis.claims.claim_tests import measured_apart
-from mlsd.analysis.claims.claims import audited
 from mlsd.analysis.study.study import Study
 from mlsd.audits import published_tables as published
-from mlsd.audits.rows import RowAudit
+from mlsd.audits.check import audit
+from mlsd.audits.rows import Audit, RowAudit
 from mlsd.columns import column
 from mlsd.errors import AnalysisError, SuiteError
 from mlsd.planning.suite import Profile, find_profile
@@ -80,10 +80,15 @@ def models_of(study: Study) -> dict[str, str]:
 
 
 @cache
+def _printed_audit() -> Audit:
+    return audit("study", published.context(published.load("study")))
+
+
+@cache
 def printed_rows(table: str) -> tuple[StudyRow, ...]:
     """The rows of a table of the study, with what the audit says of each."""
     names = ("target", "draft", "gamma", "n_prompt")
-    rows = (row for row in audited("study").rows if row.identity["table"] == table)
+    rows = (row for row in _printed_audit().rows if row.identity["table"] == table)
     verdicts = {tuple(str(row.identity.get(name, "")) for name in names): row for row in rows}
     return tuple(
         StudyRow(cells=cells, verdict=verdicts.get(tuple(cells.get(name, "") for name in names)))
