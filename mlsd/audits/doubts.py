@@ -306,7 +306,8 @@ def arms_do_not_match(rows: Frame) -> Frame:
     )  # fmt: skip
     ratio = rows["speculative"] & rows["claims_ratio"]
     no_engine, no_length = (_lacks(rows, plain, name) for name in ("engine", "n_predict"))
-    program = "program (" + rows["host"].map(plain.groupby("host")["engine"].min()) + " against " + rows["engine"] + ")"
+    engines = rows["host"].map(plain.groupby("host")["engine"].min()).astype("str")  # also where none is plain
+    program = "program (" + engines + " against " + rows["engine"].astype("str") + ")"
     both = np.select([no_engine & no_length, no_engine], [program + " and token count", program], "token count")
     count = found(
         ratio & (no_engine | no_length), "suspicious", "No baseline of {target} has the same {both} as this row",
