@@ -19,9 +19,8 @@ from mlsd.analysis.advise.acceptance import (
 )
 from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
-from mlsd.analysis.advise.next_steps import Lacking, timing_commands
+from mlsd.analysis.advise.next_steps import next_steps, timing_commands
 from mlsd.analysis.advise.prospects import (
-    Prospect,
     Recommendation,
     RequestSize,
     as_measured,
@@ -36,11 +35,8 @@ from mlsd.analysis.results.widths import widths_words
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import AnalysisError, InputError, MlsdError, ModelFileError, choose
 from mlsd.hardware.apple_passes import Runtime
-from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
 from mlsd.methods import METHODS
 from mlsd.models.library import resolve_model
-from mlsd.models.manifest import ModelEntry, Repository, load_manifest
-from mlsd.planning.known_shapes import shape_of
 from mlsd.planning.prompts import load_prompt, prompt_names
 from mlsd.planning.question import options_of, parse_drafter
 from mlsd.records import DRAFT_MODEL, DrafterSpec, EngineOptions, Record
@@ -50,8 +46,6 @@ from mlsd.trials.results import ArmResult
 from mlsd.units import quoted
 
 GAMMAS = (1, 2, 4, 8, 16)
-_SERVERS = {"mlx": "the program on MLX"}  # a program without a name
-_HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
 _SE_OF_MEDIAN_ERROR = 1.4826  # median absolute deviation -> standard deviation of a normal error
 
 
@@ -127,7 +121,7 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
     if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
         question = replace(question, workload=texts.pop())
     ways = _chosen_ways(question, own)
-    acceptances, has_own = _acceptances(target, own, question, ways)
+    acceptances = _acceptances(target, own, question, ways)
     drafts = dict[Arm, KnownModel | None]()
     for one in acceptances:  # a database may name drafts that it does not describe and that are not here
         with suppress(*(() if ways else (InputError, ModelFileError))):
@@ -150,38 +144,10 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
     found = as_measured(found, [arm for arm in here if _comparable(arm, question.workload)])
     if question.request is not None:
         found = with_request(found, question.request, costs)
-    untimed = {way: draft for way, draft in drafts.items() if way not in costs}
-    on = machine.runtime
-    mtp_alone, room = {way.method for way in drafts} == {"mtp"}, machine.limit_bytes
-    files = [] if target.here or not (mtp_alone or key) else _files_of(target)
-    file = None if key is None else next(iter(files), None)
-    with_block = next((e.id for e in files if mtp_alone and "-mtp-" in e.id), None)
-    known_files, others = load_manifest().models, dict[str, KnownModel]()
-    called = question.target if Path(question.target).is_file() else with_block or ref.id
-    if key is None:
-        called = with_block or target.called_elsewhere
-        others = {model.facts.ref.id: model for model in drafts.values() if model is not None}
-    lacking = Lacking(
-        target=called,
-        files={name: model.called_elsewhere for name, model in others.items()},
-        pull=() if key else tuple(n for n in (called, *others) if isinstance(known_files.get(n), Repository)),
-        texts=_prompts(own, question.workload),
-        is_here=target.here,
-        is_too_large=file is not None and room is not None and (file.n_bytes or 0) > room,
-        has_acceptance=has_own,
-        to_time=tuple(_to_time(target, plain, untimed.values() if _can_pay(found) else ())),
-        fetch=_fetch(file, found) if file is not None and plain.basis == "shape" else (),
-        again=question.options,
-        named=tuple(f"--draft {quoted(text)}" for text in question.drafts or () if text not in question.drafters),
-        served_by=""
-        if on is None or on.engine == "llama.cpp" or not modelled
-        else _SERVERS.get(on.program, on.program),
-        unsure_build=on is not None
-        and on.engine == "llama.cpp"
-        and modelled
-        and (machine.build_assumed or on.build < VERIFICATION_KERNELS),
-    )
-    recommendation = recommend(ref.id, question.workload, found, plain, lacking)
+    served = modelled and machine.runtime is not None and machine.runtime.engine != "llama.cpp"
+    recommendation = recommend(ref.id, question.workload, found, plain, served=served)
+    steps = next_steps(question, machine, recommendation, target, drafts, costs, _prompts(own, question.workload))
+    recommendation = replace(recommendation, next_steps=tuple(steps))
     best = drafts.get(recommendation.best.way)
     tell = [recommendation.best] if recommendation.best.gamma else recommendation.to_measure
     shown = recommendation.to_measure or (recommendation.prospects if question.drafts else ())
@@ -195,14 +161,14 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
         draft_file=str(best.path) if best is not None and best.here else None,
         validation=validation,
         modelled=modelled,
-        untimed=tuple(way.name for way in untimed),
+        untimed=tuple(way.name for way in drafts if way not in costs),
         draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
         notes=(*known.notes, *_notes(target, known, recommendation)),
         widths=widths_words(known.widths.get((key or "", ref.key), {}), 1 + (tell[0].gamma if tell else 0)),
         measured=tuple(answers(here)),
         weight_draft=None if best is None else best.facts.ref.id,
         weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
-        limit_bytes=room,
+        limit_bytes=machine.limit_bytes,
         memories_gib=machine.memories_gib,
     )
 
@@ -276,11 +242,8 @@ def _means(chosen: Arm, way: Arm) -> bool:
 
 def _acceptances(
     target: KnownModel, own: Sequence[ArmResult], question: AdviceQuestion, chosen: Sequence[Arm] | None
-) -> tuple[list[Acceptance], bool]:
-    """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named.
-
-    And whether any of it was measured here.
-    """
+) -> list[Acceptance]:
+    """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
     name, workload = target.facts.ref.id, question.workload
     drafting = [arm for arm in own if not arm.is_plain]
     measured = own_acceptances(arm for arm in drafting if _comparable(arm, workload))
@@ -304,8 +267,8 @@ def _acceptances(
             raise InputError(
                 "An acceptance is that of one draft or method.", hint="Name it: --draft MODEL, or --drafter METHOD."
             )
-        return [question.stated.of(way) for way in everything], False
-    return list(everything.values()), any(a.way in everything for a in measured)
+        return [question.stated.of(way) for way in everything]
+    return list(everything.values())
 
 
 def _why_not_mtp(target: KnownModel) -> str | None:
@@ -362,44 +325,3 @@ def _costs(
     raise AnalysisError(
         f"No pass of {name} was timed on this machine, and its chip is not a known Apple chip.", hint=hint
     )
-
-
-# --- what to do next ----------------------------------------------------------------------------------------------
-
-
-def _to_time(target: KnownModel, plain: CostRange, untimed: Iterable[KnownModel | None]) -> list[str]:
-    """Shapes to time: a target of which one depth was timed or none, and untimed drafts."""
-    if target.here or target.shape is None or plain.measured:
-        return []
-    if plain.basis == "bandwidth":
-        return timing_commands([target])
-    cut = len(plain.depths) == 1 and plain.depths[0] < target.shape.n_layers
-    return (timing_commands([target], plain.depths) if cut else []) + timing_commands(untimed)
-
-
-def _can_pay(found: Sequence[Prospect]) -> bool:
-    """Whether some draft that was timed could break even; where the smallest cannot, no larger one will."""
-    speculative = [p for p in found if p.gamma]
-    return not speculative or any(
-        p.break_even_acceptance is not None and p.break_even_acceptance < _HIGH for p in speculative
-    )
-
-
-def _files_of(target: KnownModel) -> list[ModelEntry]:
-    """The manifest's files of the target's shape in its quantization, the one of its own id first."""
-    if (shape := target.shape) is None:
-        return []
-    known, wanted = load_manifest(), (shape.name, target.quant)
-    own = known.models.get(target.facts.ref.id)
-    same = [e for e in known if shape_of(e.id) == wanted and e.architecture == shape.architecture]
-    return same if own is None else [own, *same]
-
-
-def _fetch(file: ModelEntry, found: Sequence[Prospect]) -> tuple[str, ...]:
-    """The target's file and one of the best draft's; empty where no draft was timed."""
-    best = next((p.draft for p in found if p.gamma and p.draft is not None), None)
-    if best is None:
-        return ()
-    of_draft = [e.id for e in load_manifest() if e.id.startswith(f"{best}-")]
-    q8 = [name for name in of_draft if name.endswith("-q8_0")]
-    return (file.id, *(q8 or of_draft)[:1])

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlsd.analysis.advise.known_model import KnownModel
+from mlsd.analysis.predict.costs import CostRange
 from mlsd.hardware.metal_kernels import VERIFICATION_KERNELS
-from mlsd.records import Record
+from mlsd.models.manifest import ModelEntry, Repository, load_manifest
+from mlsd.planning.known_shapes import shape_of
+from mlsd.trials.arms import Arm
 from mlsd.units import quoted
 
 if TYPE_CHECKING:
-    from mlsd.analysis.advise.prospects import Prospect
+    from mlsd.analysis.advise.answer import AdviceQuestion, AdvisedMachine
+    from mlsd.analysis.advise.prospects import Prospect, Recommendation
 
 # Shares of experts by neighbouring tokens that real mixtures of this family show (22 of 256 experts in 4 tokens).
 _REAL_SHARING = 0.33
 _WHOLE_BYTES = 3_000_000_000  # a synthetic model of this size is written whole, a larger one cut in depth
+_HIGH = 0.9  # acceptance of a token that no draft model of this family was seen to reach
 _DEPTHS = (4, 8)  # two periods of a hybrid: layers of both kinds in their real proportion
 
 
@@ -39,79 +45,93 @@ def timing_commands(models: Iterable[KnownModel | None], timed: Collection[int] 
     return commands
 
 
-class Lacking(Record, frozen=True, kw_only=True):
-    """What an answer lacks before anything is decided, and how the commands that bring it are written."""
-
-    target: str  # as commands call it
-    files: Mapping[str, str] = {}  # drafts that commands call otherwise than by their ids
-    pull: tuple[str, ...] = ()  # ids to pull first, on another machine
-    texts: tuple[str, ...] = ()  # to measure on
-    is_here: bool = True  # the target, on its machine
-    is_too_large: bool = False  # its file, for the memory
-    has_acceptance: bool = True  # measured on it and these texts
-    to_time: tuple[str, ...] = ()  # `timing_commands`
-    fetch: tuple[str, ...] = ()  # ids of the models worth downloading
-    again: str = ""  # options that every bench repeats
-    named: tuple[str, ...] = ()  # drafts that were named, as options
-    served_by: str = ""  # the program asked about, where it is none of llama.cpp: no command of ours times its passes
-    unsure_build: bool = False  # llama.cpp's build was assumed, or is from before its kernels for verification
-
-
-def next_steps(lacking: Lacking, tell: Sequence[Prospect], *, modelled: bool, is_open: bool) -> Iterator[str]:
-    """Steps in the order in which they tell most.
-
-    `tell` are the settings to measure. `modelled`: no pass was timed on the machine that is asked about; `is_open`:
-    intervals leave the answer open.
-    """
-    surer = "decides it" if is_open else "shows whether it is so"
-    if lacking.served_by:
-        yield (
-            f"On that machine, start the server of {lacking.served_by} once with and once without its draft; this "
-            f"{surer}: mlsd server URL --against URL"
-        )
+def next_steps(
+    asked: AdviceQuestion,
+    machine: AdvisedMachine,
+    advice: Recommendation,
+    target: KnownModel,
+    drafts: Mapping[Arm, KnownModel | None],
+    costs: Mapping[Arm, CostRange],
+    texts: Sequence[str],
+) -> Iterator[str]:
+    """Steps in the order in which they tell most; none for what trials decided here. `texts`: prompts to measure on."""
+    plain, best, is_open = costs[Arm()], advice.best, advice.verdict == "not decided yet"
+    speculative = [p for p in advice.prospects if p.gamma]
+    if not is_open and (best.effect if best.gamma else all(p.effect for p in speculative)):
         return
-    options = list(dict.fromkeys(p.option(lacking.files) for p in tell))
-    gammas = ",".join(map(str, sorted({p.gamma for p in tell})))
-    target, again = quoted(lacking.target), f" {lacking.again}" if lacking.again else ""
-    files = [text for text in lacking.texts if text.startswith("file:")]  # only the name is stored, not where it lies
-    named = [f"{text[5:]}.txt" if text in files else text for text in lacking.texts]
-    prompt = "".join(f" --prompt {quoted(name)}" for name in named) + (" (the path of that text)" if files else "")
-    how = f"{''.join(f' {option}' for option in options)} --gamma {gammas}{prompt}{again}"
-    if is_open or not modelled:
-        yield from lacking.to_time
-    if modelled:
-        if is_open and lacking.unsure_build:
+    to_measure = advice.to_measure or ((best,) if best.gamma else tuple(speculative[:1]))
+    surer, on = "decides it" if is_open else "shows whether it is so", machine.runtime
+    modelled, manifest, files = plain.basis == "bandwidth", load_manifest().models, _files_of(target)
+    called, names = asked.target if Path(asked.target).is_file() else target.facts.ref.id, dict[str, str]()
+    if machine.environment_key is None:
+        called = target.called_elsewhere
+        if {way.method for way in drafts} == {"mtp"}:
+            called = next((entry.id for entry in files if "-mtp-" in entry.id), called)
+        names = {model.facts.ref.id: model.called_elsewhere for model in drafts.values() if model is not None}
+    files_of_texts = {text: f"{text[5:]}.txt" for text in texts if text.startswith("file:")}  # only the name is stored
+    prompts = "".join(f" --prompt {quoted(files_of_texts.get(text, text))}" for text in texts)
+    prompts += " (the path of that text)" if files_of_texts else ""
+    again = prompts + (f" {asked.options}" if asked.options else "")
+    drafters = "".join(f" {option}" for option in dict.fromkeys(p.option(names) for p in to_measure))
+    bench = f"mlsd bench {quoted(called)}{drafters} --gamma {','.join(map(str, sorted({p.gamma for p in to_measure})))}"
+    if modelled and on is not None and on.engine != "llama.cpp":
+        program = "the program on MLX" if on.program == "mlx" else on.program
+        yield (
+            f"On that machine, start the server of {program} once with and once without its draft; this {surer}: "
+            "mlsd server URL --against URL"
+        )
+    elif modelled and on is not None:
+        if is_open and (machine.build_assumed or on.build < VERIFICATION_KERNELS):
             yield (
                 "Name the llama.cpp that runs there, as `llama-server --version` prints it, by --llama-build: kernels "
                 f"changed at b{VERIFICATION_KERNELS}, and which of them run decides many such questions."
             )
-        if lacking.to_time and is_open:
-            yield "Run both on that machine."
-        elif is_open:
-            drafts = "".join(f" {option}" for option in options if option.startswith("--draft "))
-            yield f"On that machine: mlsd calibrate {target}{drafts}."
-        if options:
-            needed = [name for name in lacking.pull if name in (lacking.target, *(p.draft for p in tell))]
-            pull = f"mlsd models pull {shlex.join(needed)} && " if needed else ""
-            paths = " (the paths of those files there)" if ".gguf" in how + target else ""
-            yield f"On that machine, this {surer}: {pull}mlsd bench {target}{how}{paths}"
-    elif lacking.is_too_large:
-        yield (
-            f"{lacking.target} does not fit into this machine's memory in the quantization above (--quant names "
-            "another); the figures are for a machine like it with more."
-        )
-    elif lacking.fetch:
-        bench = f"mlsd bench {quoted(lacking.fetch[0])} --draft {quoted(lacking.fetch[-1])}{again}"
-        yield f"mlsd models pull {shlex.join(lacking.fetch)} && {bench}: real acceptance."
-    elif not lacking.is_here:
-        yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
-    elif not options:
-        drafts = " ".join(lacking.named) or "--draft MODEL, or --drafter pld"
-        what = f"Nothing is known of {' '.join(lacking.named)[8:]}" if lacking.named else "No draft is known"
-        yield f"{what}: mlsd bench {target} {drafts}{prompt}{again}"
-    elif not lacking.has_acceptance:
-        texts = ", ".join(lacking.texts)
-        where = f"Nothing of {texts} was measured" if texts else "Acceptance was not measured here"
-        yield f"{where}: mlsd bench {target}{how} --until decided decides it."
-    elif is_open:
-        yield f"mlsd bench {target}{how} --until decided decides it."
+        needed = dict.fromkeys((called, *(p.draft or "" for p in to_measure)))
+        ids = [name for name in needed if isinstance(manifest.get(name), Repository)]
+        pull = f"mlsd models pull {shlex.join(ids)} && " if ids else ""
+        paths = " (the paths of those files there)" if ".gguf" in bench else ""
+        if to_measure:
+            yield f"On that machine, this {surer}: {pull}{bench}{again}{paths}"
+    elif not target.here:
+        yield from _timing(target, plain, [d for way, d in drafts.items() if way not in costs], speculative)
+        timed = next((p.draft for p in speculative if p.draft is not None), None)
+        if files and machine.limit_bytes is not None and (files[0].n_bytes or 0) > machine.limit_bytes:
+            yield (
+                f"{called} does not fit into this machine's memory in the quantization above (--quant names another); "
+                "the figures are for a machine like it with more."
+            )
+        elif files and timed is not None:
+            of_draft = [name for name in manifest if name.startswith(f"{timed}-")]
+            ids = [files[0].id, *([name for name in of_draft if name.endswith("-q8_0")] or of_draft)[:1]]
+            pair = f"{quoted(ids[0])} --draft {quoted(ids[-1])}"
+            yield f"mlsd models pull {shlex.join(ids)} && mlsd bench {pair}{again}: real acceptance."
+        else:
+            yield "Acceptance was not measured here: pull a target and a draft of `mlsd models list`, and bench them."
+    elif not to_measure:
+        named = " ".join(f"--draft {quoted(text)}" for text in asked.drafts or () if text not in asked.drafters)
+        what = f"Nothing is known of {named[8:]}" if named else "No draft is known"
+        yield f"{what}: mlsd bench {quoted(called)} {named or '--draft MODEL, or --drafter pld'}{again}"
+    else:
+        yield f"{bench}{again} --until decided decides it."
+
+
+def _timing(
+    target: KnownModel, plain: CostRange, untimed: Iterable[KnownModel | None], speculative: Sequence[Prospect]
+) -> list[str]:
+    """Shapes to time: a target of which one depth was timed, and drafts, if the smallest could break even."""
+    if target.shape is None or plain.basis != "shape":
+        return []
+    cut = len(plain.depths) == 1 and plain.depths[0] < target.shape.n_layers
+    needed = [p.break_even_acceptance for p in speculative]
+    can_pay = not needed or any(rate is not None and rate < _HIGH for rate in needed)
+    return (timing_commands([target], plain.depths) if cut else []) + (timing_commands(untimed) if can_pay else [])
+
+
+def _files_of(target: KnownModel) -> list[ModelEntry]:
+    """The manifest's files of the target's shape in its quantization, the one of its own id first."""
+    if (shape := target.shape) is None:
+        return []
+    known, wanted = load_manifest(), (shape.name, target.quant)
+    own = known.models.get(target.facts.ref.id)
+    same = [e for e in known if shape_of(e.id) == wanted and e.architecture == shape.architecture]
+    return same if own is None else [own, *same]

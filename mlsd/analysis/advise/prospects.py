@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, outcomes_rate, way_of
-from mlsd.analysis.advise.next_steps import Lacking, next_steps
 from mlsd.analysis.predict.costs import PLAIN_ROUND, CostRange, Outcomes, between, draft_ms, mean_ms, mgl_of, tok_per_s
 from mlsd.errors import InputError
 from mlsd.hardware import apple_passes as passes
@@ -131,7 +130,7 @@ class Recommendation(Record, frozen=True, kw_only=True):
     why: str
     settles: str | None  # where it is not decided: the acceptance that breaks even, and the biggest unknown
     to_measure: tuple[Prospect, ...]  # the two settings that would tell most, where it is open
-    next_steps: tuple[str, ...]
+    next_steps: tuple[str, ...] = ()
 
 
 def prospects(
@@ -341,9 +340,9 @@ def _decider(costs: CostRange, plain: CostRange, ends: Outcomes, gamma: int) -> 
 
 
 def recommend(
-    target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, lacking: Lacking
+    target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, *, served: bool = False
 ) -> Recommendation:
-    """Choose, and say what to measure next; `costs` are those of plain decoding.
+    """Choose; `costs` are those of plain decoding, `served` by a program that no command of ours can time.
 
     On a machine where the target was timed only a setting that ran on this workload is recommended; elsewhere one that
     is faster at every acceptance and cost that was seen.
@@ -357,12 +356,6 @@ def recommend(
     if faster:  # by its measured speedup, or by what a predicted one gives at least
         best = max(faster, key=lambda p: p.speedup.value if p.effect else p.speedup.low or 0.0)
     is_open = verdict == "not decided yet"
-    to_measure = tuple(could[:_N_TO_MEASURE]) if is_open else ()
-    steps: tuple[str, ...] = ()
-    # What was decided here needs no command; what is only predicted to be so is measured with the setting itself.
-    if is_open or not (best.effect if best.gamma else all(p.effect for p in speculative)):
-        tell = to_measure or ((best,) if best.gamma else tuple(speculative[:1]))
-        steps = tuple(next_steps(lacking, tell, modelled=modelled, is_open=is_open))
     return Recommendation(
         target=target,
         workload=workload,
@@ -372,9 +365,8 @@ def recommend(
         best=best,
         verdict=verdict,
         why=_why(best, speculative),
-        settles=_settles(could[0], modelled, served=bool(lacking.served_by)) if is_open and could else None,
-        to_measure=to_measure,
-        next_steps=steps,
+        settles=_settles(could[0], modelled, served=served) if is_open and could else None,
+        to_measure=tuple(could[:_N_TO_MEASURE]) if is_open else (),
     )
 
 

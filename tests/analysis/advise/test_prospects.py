@@ -13,7 +13,6 @@ from mlsd.analysis.advise.acceptance import (
     known_acceptances,
     outcomes_rate,
 )
-from mlsd.analysis.advise.next_steps import Lacking
 from mlsd.analysis.advise.prospects import RequestSize, as_measured, prospects, recommend, with_request
 from mlsd.analysis.predict.costs import CostRange, Costs, mgl_of, outcomes, tok_per_s
 from mlsd.errors import InputError
@@ -22,7 +21,7 @@ from mlsd.trials.arms import arm_named
 from mlsd.trials.results import ArmResult
 from tests.trials.made import result
 
-KEY, LACKING = arm_named(DRAFT_MODEL, "d"), Lacking(target="t", texts=("code",))
+KEY = arm_named(DRAFT_MODEL, "d")
 
 
 def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, **changes: object) -> CostRange:
@@ -80,7 +79,7 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
             ends.append(certain.speedup.value)
         low, high = speculative.speedup.low or 0, speculative.speedup.high or 0
         assert low < ends[0] < speculative.speedup.value < ends[1] < high
-        advice = recommend("t", None, found, costs, LACKING)
+        advice = recommend("t", None, found, costs)
         assert advice.verdict == verdict and advice.best.gamma == (4 if verdict == "on" else 0)
         assert len(advice.to_measure) == (1 if verdict == "not decided yet" else 0)
 
@@ -100,12 +99,12 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
     costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
     found = prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (4, 8))
     assert all((p.speedup.low or 0) > 2 for p in found if p.gamma), "predicted to be faster, for sure"
-    advice = recommend("t", "code", found, costs, LACKING)
+    advice = recommend("t", "code", found, costs)
     assert advice.verdict == "not decided yet" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
-    assert "--draft d --gamma 4,8 --prompt code --until decided" in advice.next_steps[0]
+    assert [p.gamma for p in advice.to_measure] == [8, 4]
     drafter = DrafterSpec(name=DRAFT_MODEL, draft=ModelRef(id="d"))
     ran = result(1.2, 1.5, 1.9, spec=drafter, tok_s=120.0, plain_tok_s=80.0)
-    advice = recommend("t", "code", as_measured(found, [ran]), costs, LACKING)
+    advice = recommend("t", "code", as_measured(found, [ran]), costs)
     assert (advice.verdict, advice.best.gamma, advice.best.speedup) == ("on", 4, ran.ratio)
     assert {p.gamma: p.tok_s.value for p in advice.prospects if p.effect} == {0: 80.0, 4: 120.0}
     unsure = result(0.6, 0.88, 1.3, spec=drafter)
@@ -164,7 +163,7 @@ def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
     costs = cost_range({1: 10.0, 5: 9.0})
     (one,) = (p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.5)], (4,)) if p.gamma)
     assert one.break_even_mgl < 1 and one.break_even_acceptance == 0
-    told = recommend("t", None, [one, *prospects({PLAIN_WAY: costs}, [], ())], costs, LACKING).settles
+    told = recommend("t", None, [one, *prospects({PLAIN_WAY: costs}, [], ())], costs).settles
     assert told is not None and "pays whatever is accepted" in told
 
 
