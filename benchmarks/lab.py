@@ -17,6 +17,7 @@ from mlsd.engine.drafter import NoDrafter
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback
+from mlsd.lab.machine import status
 from tests.lab.processes import lab, wait_for
 
 N_PAIRS, N_DECODED = 60, 64
@@ -35,7 +36,7 @@ def overhead() -> Result:
     with tempfile.TemporaryDirectory() as name, lab(Path(name), 1) as processes:
         folder, numbers = Path(name), iter(range(1000))
         with processes.cluster() as cluster:
-            wait_for(lambda: bool(cluster.addresses()), "the machine does not join")
+            wait_for(lambda: bool(cluster.ask(status)), "the machine does not join")
         env = processes.env("machine0")
 
         def alone() -> float:
@@ -61,7 +62,7 @@ def idle_machine() -> Result:
         LlamaModel(smollm2()) as model,
         open_context(model, ContextOptions(n_ctx=512, n_threads=1)) as context,
     ):
-        wait_for(lambda: bool(cluster.addresses()), "the machine does not join")
+        wait_for(lambda: bool(cluster.ask(status)), "the machine does not join")
         waiting = [psutil.Process(process.pid) for process in processes.machines.values()]
         prompt, rollback = context.tokenizer.tokenize("def fibonacci(n):\n"), make_rollback("trim", context)
 

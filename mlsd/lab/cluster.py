@@ -1,17 +1,15 @@
 """The one door to Dask distributed: a scheduler, machines that join it, and the lab that a coordinator sees.
 
-Dask carries calls and notices who is gone; nothing is moved or tried again. A task is a pickled function, so everything
-is encrypted and only who holds the lab's certificate takes part; nothing listens for HTTP.
+Dask carries calls, notices who is gone, and gives a lost machine its task again when it is back. A task is a pickled
+function, so everything is encrypted and only who holds the lab's certificate takes part; nothing listens for HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import os
-import secrets
 import shlex
 import stat
 import subprocess
@@ -19,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -29,27 +27,23 @@ import msgspec
 
 from mlsd import __version__
 from mlsd.children import end_with_parent, start_child
-from mlsd.errors import InputError, LabError, MlsdError, UnsupportedError
+from mlsd.errors import InputError, LabError, UnsupportedError
 from mlsd.folders import user_dir, write_atomically
 from mlsd.lab import machine
-from mlsd.measure.parent.blocks import RunOutcome, RunSettings
-from mlsd.outside import check_regular
-from mlsd.planning.question import Asked
-from mlsd.planning.request import StudyRequest
-from mlsd.records import EngineOptions, Record
+from mlsd.outside import read_given
+from mlsd.records import Record
 
 PORT = 8786
+MOST_LOSSES = 9  # of a machine that measures; one more, and it is given up
 _KEY = "-----BEGIN PRIVATE KEY-----"
-_PULLS = "pulls"  # the resource of a machine that may download
 _CONNECT_S, _REJOIN_S = 10.0, 2.0
-_MOST_CERTIFICATE = 1 << 20  # characters
 _SSH_FAILED = 255
 _SHOW_VERSION = "import distributed, cryptography, mlsd; print(mlsd.__version__)"
 # Nothing periodic that is not needed: a machine that waits must not disturb what is measured on it.
 _QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.work-stealing": False,
-    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.allowed-failures": MOST_LOSSES,
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.active-memory-manager.start": False,
     "distributed.admin.tick.interval": "1h",
@@ -86,15 +80,12 @@ def certificate_path() -> Path:
 def full_address(text: str) -> str:
     """``HOST:PORT`` with tls. Raises: InputError for what is no address, and for plain traffic."""
     scheme, _, rest = text.rpartition("://")
-    try:
+    host, port = None, 0
+    with contextlib.suppress(ValueError):
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port or PORT
-    except ValueError as error:
-        raise InputError(f"{text} is no address: {error}.", hint=f"Give tls://HOST:{PORT}.") from None
-    if scheme == "tcp":
-        raise InputError(f"{text} is plain traffic, and a lab is always encrypted.", hint=f"Give tls://{rest}.")
     if not host or scheme not in ("", "tls"):
-        raise InputError(f"{text} is no address.", hint=f"Give tls://HOST:{PORT}.")
+        raise InputError(f"{text} is no address of a lab, whose traffic is encrypted.", hint=f"Give tls://HOST:{PORT}.")
     return f"tls://{_in_url(host)}:{port}"
 
 
@@ -104,41 +95,23 @@ def _in_url(host: str) -> str:
 
 def make_certificate(path: Path) -> None:
     """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
-    made = _distributed().Security.temporary()
-    write_atomically(path, made.tls_client_cert + made.tls_client_key)  # for its owner alone from the first byte
+    security = _distributed().Security.temporary()
+    write_atomically(
+        path, security.tls_client_cert + security.tls_client_key
+    )  # for its owner alone from the first byte
 
 
 def _certificate(path: Path | None) -> str:
     """The text of the lab's certificate file. Raises: LabError for a file that is none, or that others may read."""
-    path = path or certificate_path()
-    try:
-        check_regular(path)
-        with path.open(encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(_MOST_CERTIFICATE)
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabError(
-            f"The lab's certificate {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
-            hint="Copy the file that `mlsd lab start` made, and name it with --certificate.",
-        ) from error
-    if mode & 0o077:
+    path, hint = path or certificate_path(), "Copy the file that `mlsd lab start` made, and name it with --certificate."
+    text = read_given(path, LabError, hint).decode("ascii", "replace")
+    if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise LabError(
             f"Permissions {mode:04o} for {path} are too open: others can read the key, and whoever has it is let in.",
             hint=f"chmod 600 {shlex.quote(str(path))}, or let `mlsd lab start` make a new one if others did read it.",
         )
-    _distributed()
-    from cryptography.x509 import load_pem_x509_certificate
-
-    cert, key, _ = text.partition(_KEY)
-    try:
-        ends = load_pem_x509_certificate(cert.encode() if key else b"").not_valid_after_utc
-    except ValueError as error:
-        raise LabError(f"{path} is not a lab certificate.", hint="Copy the file that `mlsd lab start` made.") from error
-    if ends < datetime.datetime.now(datetime.UTC):
-        raise LabError(
-            f"The lab's certificate {path} expired on {ends.date()}.",
-            hint="Remove it where the lab starts: `mlsd lab start` makes a new one. Copy that to every machine.",
-        )
+    if _KEY not in text:
+        raise LabError(f"{path} is not a lab certificate.", hint=hint)
     return text
 
 
@@ -180,12 +153,12 @@ def start(
 
     async def serve() -> None:
         kind = _without_http(_distributed().Scheduler)
-        secure = {"protocol": "tls", "security": _security(text)}
+        security = _security(text)
         try:
-            scheduler = await kind(host=_in_url(host), port=port, dashboard=False, **secure)
+            scheduler = await kind(host=_in_url(host), port=port, dashboard=False, protocol="tls", security=security)
         except (OSError, ValueError) as error:
-            words = f"No lab can be started at {address}: {error}."
-            raise LabError(words, hint="Give another --host or --port.") from error
+            reason = f"No lab can be started at {address}: {error}."
+            raise LabError(reason, hint="Give another --host or --port, or another certificate.") from error
         on_start(scheduler.address, path)
         joining = Joining(address=scheduler.address, certificate=text, may_pull=may_pull)
         for remote in remotes:
@@ -213,25 +186,21 @@ class Remote(Record, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises: LabError where it cannot join, with what to do."""
-        line = self.line(f"-c {shlex.quote(_SHOW_VERSION)}")
         try:
-            done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+            done = subprocess.run(
+                self.line(f"-c {shlex.quote(_SHOW_VERSION)}"), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                errors="replace",
+            )  # fmt: skip
         except OSError as error:
             raise LabError(f"ssh cannot be run: {error}.", hint="Install OpenSSH's client.") from error
-        reason = _first_line("\n".join(reversed(done.stderr.splitlines())))
+        reason, version = first_line("\n".join(reversed(done.stderr.splitlines()))), done.stdout.strip()
         if done.returncode == _SSH_FAILED:
-            raise LabError(
-                f"ssh does not reach {self.host}: {reason}",
-                hint=f"`ssh {self.host} true` must work without a question; a Mac lets ssh in under Remote Login.",
-            )
-        version = done.stdout.strip()
+            hint = f"`ssh {self.host} true` must work without a question; a Mac lets ssh in under Remote Login."
+            raise LabError(f"ssh does not reach {self.host}: {reason}", hint=hint)
         if done.returncode or version != __version__:
-            there = f"has mlsd {version}, not {__version__}" if version and not done.returncode else f"failed: {reason}"
-            raise LabError(
-                f"{self.python} on {self.host} {there}",
-                hint="Install mlsd[lab] there, of this version. A shell that ssh starts reads no profile: name the "
-                "interpreter of its environment with --remote-python PATH.",
-            )
+            there = f"failed: {reason}" if done.returncode else f"has mlsd {version}, not {__version__}"
+            hint = "Install mlsd[lab] there, of this version, and name its interpreter with --remote-python PATH."
+            raise LabError(f"{self.python} on {self.host} {there}", hint=hint)
 
 
 class Joining(Record, frozen=True, kw_only=True):
@@ -279,31 +248,26 @@ async def _serve_machine(joining: Joining) -> None:
 
     host = urlsplit(joining.address).hostname or ""
     kind = _without_http(_distributed().Worker)
-    card = machine.read_card(EngineOptions())
-    machine.cards.append(card)
+    card = machine.join(joining.may_pull)
     with contextlib.suppress(OSError):  # where there is no scheduler; a TimeoutError among them
         worker = await kind(
-            joining.address, nthreads=1, resources={card.place: 1} | ({_PULLS: 1} if joining.may_pull else {}),
-            memory_limit=0, heartbeat_interval="5s", death_timeout=30, name=uuid.uuid4().hex[:12],
+            joining.address, nthreads=1, resources={card.host: 1}, plugins=(_end_with_task(),), memory_limit=0,
+            heartbeat_interval="5s", death_timeout=30, name=uuid.uuid4().hex[:12],
             # The address from which it speaks to the scheduler: nobody else needs to reach it.
             host=_in_url(get_ipv6(host) if ":" in host else get_ip(host)), security=_security(joining.certificate),
         )  # fmt: skip
         await worker.finished()
 
 
-def measure_task(request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: bytes) -> RunOutcome:
-    """`machine.measure` as a task, which ends with this process when it is cancelled or the scheduler is gone."""
-    from distributed import get_worker
+def _end_with_task() -> Any:
+    """A plugin that ends this process when what it measures is not wanted any more: nothing else can stop a thread."""
 
-    worker = get_worker()
-    ticket = worker.get_current_task()
+    class EndWithTask(_distributed().WorkerPlugin):  # type: ignore[misc]
+        def transition(self, key: object, start: str, finish: str, **_: object) -> None:
+            if start == "executing" and finish in ("released", "cancelled"):
+                os._exit(0)
 
-    def wanted() -> bool:
-        task = worker.state.tasks.get(ticket)
-        return task is not None and task.state == "executing" and worker.status.name == "running"
-
-    may_pull = _PULLS in worker.state.total_resources
-    return machine.measure(request, settings, options, study, known, may_pull=may_pull, wanted=wanted)
+    return EndWithTask()
 
 
 # --- the coordinator's side -------------------------------------------------------------------------------------
@@ -322,38 +286,37 @@ class Cluster:
             cause = f"{error} {error.__cause__ or ''}"
             hint = "Check the address, and that `mlsd lab start` runs there."
             if "certificate" in cause.lower() or "ssl" in cause.lower():
-                hint = "Its certificate is another one: copy the file that this lab's `mlsd lab start` named."
-            raise LabError(f"There is no lab at {address}: {_first_line(cause)}", hint=hint) from error
+                hint = "Its certificate is another one, or expired: copy the file that its `mlsd lab start` named."
+            raise LabError(f"There is no lab at {address}: {first_line(cause)}", hint=hint) from error
 
-    def addresses(self) -> set[str]:
-        """Of the machines that are here. Raises: LabError without the scheduler."""
-        # Not `scheduler_info`: the client's own refreshing empties its list of workers in between.
+    def submit(self, host: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Let a machine (`Card.host`) do something, as soon as it is here and does nothing else: Dask's future."""
+        return self._client.submit(function, *arguments, resources={host: 1}, pure=False)
+
+    def wait(self, futures: Sequence[Any], timeout_s: float) -> None:
+        """Until one of them is done, or so long."""
+        cancelled = _distributed().client.FuturesCancelledError  # by a scheduler that lost them
+        with contextlib.suppress(TimeoutError, cancelled), self._client.as_current():
+            _distributed().wait(futures, timeout=timeout_s, return_when="FIRST_COMPLETED")
+
+    def cancel(self, futures: Sequence[Any]) -> None:
+        """Let machines stop, and wait for no answer."""
+        with contextlib.suppress(Exception):  # there may be no scheduler any more
+            self._client.cancel(futures, force=True, reason="not wanted")
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """What the machines answer at once, whatever they do, by address; one that is gone is left out.
+
+        Raises: LabError without the scheduler.
+        """
         try:
-            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_S)
+            answers: dict[str, Any] = self._client.run(function, *arguments, on_error="ignore")
         except (OSError, TimeoutError, RuntimeError) as error:
             raise LabError(
-                f"The lab's scheduler is gone: {_first_line(str(error))}",
+                f"The lab's scheduler is gone: {first_line(str(error))}",
                 hint="What was measured is kept; start a lab again, and the same command goes on.",
             ) from error
-        return set(identity["workers"])
-
-    def submit(self, place: str, function: Callable[..., Any], *arguments: Any) -> MachineTask:
-        """Let a machine of a place (`Card.place`) do something, as soon as one is here that does nothing else."""
-        future = self._client.submit(
-            function, *arguments, key=f"{function.__name__}-{secrets.token_hex(16)}", resources={place: 1}, retries=0,
-            pure=False,
-        )  # fmt: skip
-        return MachineTask(future)
-
-    def ask(self, function: Callable[..., Any], *arguments: Any, of: Iterable[str] | None = None) -> dict[str, Any]:
-        """What the machines answer at once, whatever they do, by address; one that is gone is left out."""
-        workers = None if of is None else list(of)
-        if workers == []:
-            return {}
-        with contextlib.suppress(OSError, TimeoutError, ValueError):
-            answers: dict[str, Any] = self._client.run(function, *arguments, workers=workers, on_error="ignore")
-            return answers
-        return {}
+        return answers
 
     def __enter__(self) -> Self:
         return self
@@ -362,31 +325,8 @@ class Cluster:
         self._client.close(timeout=2)
 
 
-class MachineTask:
-    """What a machine was given to do."""
-
-    def __init__(self, future: Any) -> None:
-        self._future = future
-
-    @property
-    def done(self) -> bool:
-        done: bool = self._future.done()
-        return done
-
-    def cancel(self) -> None:
-        """Let the machine stop, and wait for no answer."""
-        with contextlib.suppress(Exception):
-            self._future.cancel(force=True, reason="not wanted")
-
-    def result(self) -> Any:
-        """What it gave; None where its machine was lost. Raises: what was raised there."""
-        error = self._future.exception()
-        if isinstance(error, MlsdError):
-            raise error
-        return None if error is not None else self._future.result()
-
-
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """The first line of a text that says something."""
     return next((line for line in text.splitlines() if line.strip()), "no answer").strip()
 
 

@@ -1,16 +1,14 @@
 """What runs on a machine of a lab: its card, the same run of suites as by itself, and the database of that run."""
 
-import gzip
-import os
-import threading
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.engine.context import threads_of
-from mlsd.errors import StoreError
+from mlsd.errors import MlsdError
 from mlsd.folders import user_dir
 from mlsd.hardware import read_conditions, read_environment
 from mlsd.measure.parent.blocks import RunOutcome, RunSettings, Watcher
@@ -26,8 +24,6 @@ from mlsd.store.merge import merge
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 
-_POLL_S = 0.5
-
 
 class Card(Record, frozen=True, kw_only=True):
     """A machine that joined."""
@@ -36,7 +32,7 @@ class Card(Record, frozen=True, kw_only=True):
     conditions: Conditions  # as it joined
 
     @property
-    def place(self) -> str:
+    def host(self) -> str:
         """Equal for all that joins from one machine."""
         return f"host {self.environment.host}"
 
@@ -54,13 +50,24 @@ class Doing(Record, frozen=True, kw_only=True):
     n_done: int
 
 
-doing: dict[str, Doing] = {}  # of this process, by the name of a study: one, or none
-cards: list[Card] = []  # of this process: as it joined
+@dataclass
+class Process:
+    """A process that joined a lab."""
+
+    card: Card
+    may_pull: bool
+    study: str = ""  # that it measures, or measured last
+    doing: Doing | None = None
 
 
-def read_card(engine: EngineOptions) -> Card:
-    """The card of this machine for contexts like these. Raises: WorkerError without llama.cpp."""
-    return Card(environment=read_environment(run_info(engine)), conditions=read_conditions())
+joined: list[Process] = []  # one, in a process that joined
+
+
+def join(may_pull: bool) -> Card:
+    """Make this process a machine of a lab, and read its card. Raises: WorkerError without llama.cpp."""
+    card = Card(environment=read_environment(run_info(EngineOptions())), conditions=read_conditions())
+    joined.append(Process(card, may_pull))
+    return card
 
 
 def differences(theirs: Environment, ours: Environment) -> list[str]:
@@ -70,39 +77,33 @@ def differences(theirs: Environment, ours: Environment) -> list[str]:
     return [f"{word} {there} instead of {here}" for word, (there, here) in both.items() if there != here]
 
 
-def status() -> tuple[Card, Doing | None]:
-    """The machine and what it is at, without disturbing it."""
-    return cards[0], next(iter(doing.values()), None)
+def status(study: str = "", n_known: Mapping[str, int] | None = None) -> tuple[Card, Doing | None, bytes]:
+    """A machine, what it is at, and the database of a study where it has more trials than are known of its host.
+
+    Asked of the machine, whatever it does; to send nothing where there is nothing new disturbs no measurement.
+    """
+    (here,) = joined
+    has_more = (
+        here.doing is not None and here.study == study and here.doing.n_done > (n_known or {}).get(here.card.host, 0)
+    )
+    return here.card, here.doing, packed(_path(study)) if has_more else b""
 
 
-def packed(store: Store) -> bytes:
+def packed(path: Path) -> bytes:
     """A database as bytes that travel."""
-    with closing(store.copy()) as copy:
-        return gzip.compress(copy.serialize(), compresslevel=1)
+    with Store.open(path) as store, closing(store.copy()) as copy:
+        return copy.serialize()
 
 
 def unpacked(data: bytes) -> Store:
     """The database of such bytes, in memory. Raises: StoreError."""
     path = Path("a database of the lab")
-    return Store(path, database.image(gzip.decompress(data), path))
+    return Store(path, database.image(data, path))
 
 
 def _path(study: str) -> Path:
     """Where this machine keeps what it measures for a study until the coordinator has all of it."""
     return user_dir() / "lab" / f"{study}.sqlite"
-
-
-def measured(study: str, n_known: int | None = None) -> tuple[Doing | None, bytes] | None:
-    """How far this machine is with a study, and the database of what it measured; None where there is none yet.
-
-    The database is empty while no trial was measured beyond `n_known`: to pack it would disturb what is measured.
-    """
-    now = doing.get(study)
-    if now is not None and now.n_done == n_known:
-        return now, b""
-    with suppress(StoreError), Store.open(_path(study), create=False, read_only=True) as store:
-        return now, packed(store)
-    return None
 
 
 def discard(study: str) -> None:
@@ -112,51 +113,48 @@ def discard(study: str) -> None:
 
 
 def measure(
-    request: StudyRequest, settings: RunSettings, options: Asked, study: str, known: bytes, *, may_pull: bool,
-    wanted: Callable[[], bool],
-) -> RunOutcome:  # fmt: skip
+    request: StudyRequest, settings: RunSettings, options: Asked, study: str, earlier: bytes
+) -> tuple[RunOutcome | str, bytes]:
     """Run suites here as `mlsd run` does, going on with what the coordinator knows of machines like this one.
 
-    This process ends as soon as the run is not `wanted`. Raises: what `run_study` raises.
+    What the run did, or why it ended early, and the database of all that was measured.
     """
+    (here,) = joined
     engine = request.overrides.engine
-    engine = msgspec.structs.replace(engine, n_threads=threads_of(engine))
-    overrides, library = msgspec.structs.replace(request.overrides, engine=engine), Library(request.library.manifest)
-    request = msgspec.structs.replace(request, library=library, overrides=overrides)
-    if known:
-        with Store.open(_path(study)) as store, unpacked(known) as theirs:
-            merge(store, theirs, key=environment_key(read_card(engine).environment))
-    over = threading.Event()
-
-    def end_when_not_wanted() -> None:
-        while not over.wait(_POLL_S):
-            if not wanted():
-                os._exit(0)  # and with it the worker, whose standard input closes
-
-    threading.Thread(target=end_when_not_wanted, daemon=True).start()
+    engine = replace(engine, n_threads=threads_of(engine))
+    library = Library(request.library.manifest)
+    request = replace(request, library=library, overrides=replace(request.overrides, engine=engine))
+    if earlier:
+        with Store.open(_path(study)) as store, unpacked(earlier) as theirs:
+            merge(store, theirs, key=environment_key(read_environment(run_info(engine))))
+    here.study = study
+    outcome: RunOutcome | str
     try:
-        return run_study(
+        outcome = run_study(
             request,
             _path(study),
-            settings=msgspec.structs.replace(settings, fresh=False),  # nothing is there that counts no more
-            watcher=_Counting(study),
+            settings=replace(settings, fresh=False),  # nothing is there that counts no more
+            watcher=_Counting(here),
             options=options,
-            pull=(lambda id_: library.pull(library.manifest.find(id_))) if may_pull else None,
+            pull=(lambda id_: library.pull(library.manifest.find(id_))) if here.may_pull else None,
         ).outcome
+    except MlsdError as error:
+        outcome = str(error)
     finally:
-        over.set()
-        doing.pop(study, None)
+        here.doing = None
+    return outcome, packed(_path(study))
 
 
 class _Counting(Watcher):
     """Keeps how far the run is, for those who ask."""
 
-    def __init__(self, study: str) -> None:
-        self._study = study
+    def __init__(self, here: Process) -> None:
+        self._here = here
 
     def begin(self, n_total: int, n_skipped: int) -> None:
-        doing[self._study] = Doing(target="", n_total=n_total, n_done=n_skipped)
+        self._here.doing = Doing(target="", n_total=n_total, n_done=n_skipped)
 
     def trial(self, slot: Slot, trial: Trial) -> None:
-        now = doing[self._study]
-        doing[self._study] = Doing(target=slot.case.target.id, n_total=now.n_total, n_done=now.n_done + 1)
+        doing = self._here.doing
+        assert doing is not None
+        self._here.doing = replace(doing, target=slot.case.target.id, n_done=doing.n_done + 1)

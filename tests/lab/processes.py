@@ -27,9 +27,9 @@ main()
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
     return port
 
 
@@ -130,5 +130,5 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 def answers(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as peer:
+        return peer.connect_ex(("127.0.0.1", port)) == 0

@@ -13,14 +13,15 @@ import pytest
 
 from mlsd.errors import LabError
 from mlsd.lab.cluster import Cluster, make_certificate
+from mlsd.lab.machine import status
 from mlsd.servers.connection import is_loopback
 from tests.lab.processes import Processes, lab, wait_for
 
 pytestmark = pytest.mark.heavy
-Place = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 
-def listening(processes: Processes) -> list[Place]:
+def listening(processes: Processes) -> list[SocketAddress]:
     """Where the processes of a lab listen, their children's included."""
     assert processes.scheduler is not None
     roots = [psutil.Process(p.pid) for p in (processes.scheduler, *processes.machines.values())]
@@ -37,19 +38,19 @@ def listening(processes: Processes) -> list[Place]:
 def open_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     with lab(tmp_path_factory.mktemp("closed"), 1) as processes:
         with processes.cluster() as cluster:
-            wait_for(lambda: len(cluster.addresses()) == 1, "the machine does not join")
+            wait_for(lambda: len(cluster.ask(status)) == 1, "the machine does not join")
         yield processes
 
 
 def test_a_lab_on_loopback_listens_there_alone_at_one_port_a_process(open_lab: Processes) -> None:
-    found = listening(open_lab)
-    assert all(is_loopback(host) for host, _ in found), found
-    assert len(found) == 2
+    addresses = listening(open_lab)
+    assert all(is_loopback(host) for host, _ in addresses), addresses
+    assert len(addresses) == 2
 
 
-def answer(place: Place, sent: bytes) -> bytes:
+def answer(address: SocketAddress, sent: bytes) -> bytes:
     """What somebody gets who speaks plainly to a port."""
-    with socket.create_connection(place, timeout=5) as peer:
+    with socket.create_connection(address, timeout=5) as peer:
         peer.sendall(sent)
         with suppress(OSError):
             return peer.recv(4096)
@@ -59,15 +60,15 @@ def answer(place: Place, sent: bytes) -> bytes:
 def test_who_speaks_plainly_or_has_no_certificate_is_refused_at_every_port(open_lab: Processes, tmp_path: Path) -> None:
     strangers = tmp_path / "other.pem"
     make_certificate(strangers)
-    for place in listening(open_lab):
-        assert not answer(place, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n").startswith(b"HTTP")
+    for address in listening(open_lab):
+        assert not answer(address, b"GET /info/main/workers.html HTTP/1.0\r\n\r\n").startswith(b"HTTP")
         for certificate in (None, strangers):
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             if certificate is not None:
                 context.load_cert_chain(certificate)
             with (
-                socket.create_connection(place, timeout=5) as peer,
+                socket.create_connection(address, timeout=5) as peer,
                 pytest.raises((ssl.SSLError, ConnectionError)),
                 context.wrap_socket(peer) as inside,
             ):

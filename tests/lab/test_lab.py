@@ -9,14 +9,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from filelock import FileLock
 
 from mlsd.cli import main
@@ -24,6 +20,7 @@ from mlsd.errors import InputError
 from mlsd.lab import machine
 from mlsd.lab.cluster import full_address, make_certificate
 from mlsd.lab.machine import differences, status
+from mlsd.records import Conditions
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from tests.lab.processes import end, free_port, lab, wait_for
@@ -46,9 +43,9 @@ def outputs(database: Path) -> Trials:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
     folder = tmp_path_factory.mktemp("alone")
     database = folder / "alone.sqlite"
-    own = {"MLSD_HOME": str(folder), "MLSD_CACHE": str(folder)}
+    variables = {"MLSD_HOME": str(folder), "MLSD_CACHE": str(folder)}
     line = [sys.executable, "-m", "mlsd", "run", *PLAN, "--db", str(database)]
-    subprocess.run(line, env={**os.environ, **own}, check=True, capture_output=True)
+    subprocess.run(line, env={**os.environ, **variables}, check=True, capture_output=True)
     return outputs(database)
 
 
@@ -56,7 +53,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Trials:
 def test_each_kind_of_machine_measures_the_whole_plan_once(tmp_path: Path, alone: Trials) -> None:
     with lab(tmp_path, 3, ("a" * 16, "a" * 16, "b" * 16)) as processes:
         with processes.cluster() as cluster:
-            wait_for(lambda: len(cluster.addresses()) == 3, "the machines do not join")
+            wait_for(lambda: len(cluster.ask(status)) == 3, "the machines do not join")
         run = processes.run(tmp_path / "two.sqlite", *PLAN)
         assert run.wait(timeout=240) == 0, processes.output()
     assert outputs(tmp_path / "two.sqlite") == alone + alone
@@ -98,10 +95,10 @@ def survive(folder: Path, n_kills: int, seed: int) -> Trials:
 def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Path) -> None:
     long = ("B", "--profile", "tiny", "--n-threads", "1", "--n-predict", "256")
     with lab(tmp_path, 1) as processes, processes.cluster() as cluster:
-        wait_for(lambda: len(cluster.addresses()) == 1, "the machine does not join")
+        wait_for(lambda: len(cluster.ask(status)) == 1, "the machine does not join")
 
         def measures() -> bool:
-            return any(doing for _, doing in cluster.ask(status).values())
+            return any(doing for _, doing, _ in cluster.ask(status).values())
 
         with processes.run(tmp_path / "s.sqlite", *long) as run:
             wait_for(lambda: run.poll() is not None or measures(), "idle", 120)
@@ -115,10 +112,10 @@ def test_a_coordinator_that_is_interrupted_leaves_its_machines_free(tmp_path: Pa
 @heavy
 def test_a_machine_that_is_killed_measures_nothing_twice_and_one_that_is_busy_steps_aside(tmp_path: Path) -> None:
     with lab(tmp_path, 2, ("a" * 16, "b" * 16)) as processes, processes.cluster() as cluster:
-        wait_for(lambda: len(cluster.addresses()) == 2, "the machines do not join")
+        wait_for(lambda: len(cluster.ask(status)) == 2, "the machines do not join")
 
         def n_done() -> int:
-            return max((doing.n_done for _, doing in cluster.ask(status).values() if doing), default=0)
+            return max((doing.n_done for _, doing, _ in cluster.ask(status).values() if doing), default=0)
 
         with FileLock(tmp_path / "machine1" / "run.lock"):
             run = processes.run(tmp_path / "s.sqlite", *PLAN)
@@ -137,20 +134,20 @@ def test_a_machine_that_is_killed_measures_nothing_twice_and_one_that_is_busy_st
 def test_an_installation_that_differs_is_named() -> None:
     other = msgspec.structs.replace(ENVIRONMENT, mlsd_version="0.0.1", llama_cpp_build="b2")
     assert differences(ENVIRONMENT, ENVIRONMENT) == []
-    found = differences(other, ENVIRONMENT)
-    assert found == [f"mlsd 0.0.1 instead of {ENVIRONMENT.mlsd_version}",
+    clauses = differences(other, ENVIRONMENT)
+    assert clauses == [f"mlsd 0.0.1 instead of {ENVIRONMENT.mlsd_version}",
                      f"llama.cpp b2 instead of {ENVIRONMENT.llama_cpp_build}"]  # fmt: skip
 
 
-def test_a_machine_packs_its_database_only_when_more_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_sends_its_database_only_when_more_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     Store.open(machine._path("study")).close()
-    now = machine.Doing(target="tiny-moe", n_total=4, n_done=2)
-    monkeypatch.setitem(machine.doing, "study", now)
-    assert machine.measured("study", 2) == (now, b"")
-    for n_known in (None, 1):
-        answer = machine.measured("study", n_known)
-        assert answer is not None and answer[0] == now
-        with machine.unpacked(answer[1]) as store:
+    card = machine.Card(environment=ENVIRONMENT, conditions=Conditions())
+    doing = machine.Doing(target="tiny-moe", n_total=4, n_done=2)
+    monkeypatch.setattr(machine, "joined", [machine.Process(card, may_pull=False, study="study", doing=doing)])
+    for nothing in (status(), status("another"), status("study", {card.host: 2})):
+        assert nothing == (card, doing, b"")
+    for n_known in ({}, {card.host: 1}):
+        with machine.unpacked(status("study", n_known)[2]) as store:
             assert list(store.trials()) == []
 
 
@@ -203,31 +200,13 @@ def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_refused(
     assert "There is no lab" in refused(capfd, *line) and not database.exists()
 
 
-def expired(path: Path) -> None:
-    """A certificate of 2024."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lab")])
-    ended = datetime.datetime(2024, 5, 6, tzinfo=datetime.UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, ended - datetime.timedelta(days=365), ended)
-    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    path.write_bytes(pem + key.private_bytes(serialization.Encoding.PEM, *plain))
-    path.chmod(0o600)
-
-
-def readable(path: Path) -> None:
-    """One that others can read."""
+@pytest.mark.parametrize("line", ["join 127.0.0.1:1", "status 127.0.0.1:1", "start --host 127.0.0.1 --port 0"])
+def test_a_certificate_that_others_can_read_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str
+) -> None:
+    path = tmp_path / "lab.pem"
     make_certificate(path)
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
-
-
-@pytest.mark.parametrize(
-    ("make", "why"), [(expired, "expired on 2024-05-06"), (readable, r"Permissions 0644 .* are too open.*\n?chmod 600")]
-)
-@pytest.mark.parametrize("line", ["join 127.0.0.1:1", "status 127.0.0.1:1", "start --host 127.0.0.1 --port 0"])
-def test_a_certificate_that_lets_nobody_or_everybody_in_is_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], make: Callable[[Path], None], why: str, line: str
-) -> None:
-    make(tmp_path / "lab.pem")
-    assert re.search(why, refused(capfd, "lab", *line.split(), "--certificate", str(tmp_path / "lab.pem")), re.DOTALL)
+    said = refused(capfd, "lab", *line.split(), "--certificate", str(path))
+    assert re.search(r"Permissions 0644 .* are too open.*\n?chmod 600", said, re.DOTALL)

@@ -17,6 +17,7 @@ import pytest
 from mlsd import __version__
 from mlsd.errors import LabError
 from mlsd.lab.cluster import Cluster, Remote, make_certificate
+from mlsd.lab.machine import status
 from tests.lab.processes import ROOT, answers, end, free_port, wait_for, words_of
 from tests.needs import needed
 
@@ -66,7 +67,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[
 
 @pytest.mark.usefixtures("sshd")
 @pytest.mark.parametrize(
-    ("remote", "words"),
+    ("remote", "reason"),
     [
         (Remote(host="closed"), "ssh does not reach closed: .*refused"),
         (Remote(host="stranger"), "ssh does not reach stranger: .*verification failed"),
@@ -76,8 +77,8 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[
         (Remote(host="here", python="echo 0.0.1 #"), f"on here has mlsd 0.0.1.*, not {__version__}"),
     ],
 )
-def test_a_machine_that_cannot_join_is_named_before_a_lab_starts(remote: Remote, words: str) -> None:
-    with pytest.raises(LabError, match=f"(?s){words}"):
+def test_a_machine_that_cannot_join_is_named_before_a_lab_starts(remote: Remote, reason: str) -> None:
+    with pytest.raises(LabError, match=f"(?s){reason}"):
         remote.check()
 
 
@@ -99,11 +100,11 @@ def test_a_machine_of_ssh_joins_encrypted_comes_back_and_leaves_with_the_lab(
         assert lab.stdout is not None
         assert lab.stdout.readline().startswith(f"mlsd lab join {address}".encode())
         with Cluster(address, certificate) as cluster:
-            wait_for(lambda: len(cluster.addresses()) == 1, "the machine does not join")
+            wait_for(lambda: len(cluster.ask(status)) == 1, "the machine does not join")
             (first,) = machines()
             with suppress(psutil.NoSuchProcess):
                 first.kill()
-            wait_for(lambda: first not in machines() and len(cluster.addresses()) == 1, "it does not come back")
+            wait_for(lambda: first not in machines() and len(cluster.ask(status)) == 1, "it does not come back")
         lab.send_signal(signal.SIGINT)
         assert lab.wait(timeout=30) == 130
         wait_for(lambda: not machines(), "a machine is left behind", 20)

@@ -38,12 +38,12 @@ def start(
     from mlsd.lab.cluster import Remote
     from mlsd.lab.cluster import start as run
 
-    def started(address: str, made: Path) -> None:
-        note(f"Copy {made} to every machine, mode 600: whoever has it can join.")
+    def started(address: str, path: Path) -> None:
+        note(f"Copy {path} to every machine, mode 600: whoever has it can join.")
         say(f"mlsd lab join {address} --certificate lab.pem")
 
-    def lost(name: str, words: str) -> None:
-        note(f"{name} was lost{f' ({words})' if words else ''}; joining again.")
+    def lost(name: str, reason: str) -> None:
+        note(f"{name} was lost{f' ({reason})' if reason else ''}; joining again.")
 
     run(host, port, certificate, started, [Remote(host=h, python=remote_python) for h in hosts], lost, may_pull=pull)
 
@@ -57,7 +57,7 @@ def join(address: str, certificate: Path | None, pull: bool) -> None:
     from mlsd.lab.cluster import join as run
 
     note("This machine measures for the lab until you press Ctrl-C. Do not use it until then.")
-    run(address, certificate, may_pull=pull, on_loss=lambda words: note(f"The lab was lost; joining again. {words}"))
+    run(address, certificate, may_pull=pull, on_loss=lambda reason: note(f"The lab was lost; joining again. {reason}"))
 
 
 @lab.command()
@@ -71,7 +71,7 @@ def status(address: str, certificate: Path | None, as_json: bool) -> None:
     from mlsd.report.tables.records import machines_table
 
     with Cluster(address, certificate) as cluster:
-        machines = cluster.ask(status)
+        machines = {a: (card, doing) for a, (card, doing, _) in cluster.ask(status).items()}
     if as_json:
         print_json({"machines": {a: {"card": card, "doing": doing} for a, (card, doing) in machines.items()}})
     else:
