@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from mlsd.engine.losslessness import first_difference, of_recorded
 from mlsd.errors import MlsdError
@@ -47,21 +47,23 @@ def decode_again(
     """
     done, able = DecodedAgain(), list[Measured]()
     files = {ref.sha256: ModelFile(ref=ref, path=str(path)) for path in models if (ref := resolve_model(str(path)).ref)}
-    for one in trials:
-        if (reason := _why_not(one.case, one.trial) or _not_here(one.case, files)) is not None:
+    for measured in trials:
+        if (reason := _why_not(measured.case, measured.trial, files)) is not None:
             done.not_checked[reason] += 1
         else:
-            able.append(one)
+            able.append(measured)
     if sample is not None and sample < len(able):
         done.not_checked["not in the sample"] += len(able) - sample
         able = random.Random(seed).sample(able, sample)
     with machine_lock() if able else nullcontext():
-        for load in grouped(able, lambda one: (one.case.target, msgspec.json.encode(one.case.engine))).values():
-            _check_load(load, files[load[0].case.target.sha256], done)
+        for load in grouped(able, lambda m: (m.case.target, m.case.engine)).values():
+            outputs = grouped(load, lambda m: (prompt_key(m.case.prompt), m.case.n_predict, m.case.ignore_eog))
+            _decode(list(outputs.values()), files, done)
     return done
 
 
-def _why_not(case: Case, trial: Trial) -> str | None:
+def _why_not(case: Case, trial: Trial, files: dict[str | None, ModelFile]) -> str | None:
+    """Why an output cannot be decoded here; its target, where the library has the same file, is added to `files`."""
     if trial.status is Status.FAILED:
         return "the trial failed"
     if not case.sampling.greedy:
@@ -70,11 +72,6 @@ def _why_not(case: Case, trial: Trial) -> str | None:
         return "its output is not known to equal that of plain decoding"
     if trial.earlier or shipped_prompt_sha256(case.prompt.key) is None:
         return "its prompt is not one that mlsd ships"
-    return None
-
-
-def _not_here(case: Case, files: dict[str | None, ModelFile]) -> str | None:
-    """Why a case cannot be decoded here; its target, where the library has the same file, is added to `files`."""
     if case.target.sha256 not in files:
         with suppress(MlsdError):
             model = Library().resolve(case.target.id)
@@ -82,29 +79,29 @@ def _not_here(case: Case, files: dict[str | None, ModelFile]) -> str | None:
     return None if case.target.sha256 in files else f"the model {case.target.id} is not here"
 
 
-def _check_load(load: Sequence[Measured], target: ModelFile, done: DecodedAgain) -> None:
-    groups = grouped(load, lambda one: (prompt_key(one.case.prompt), one.case.n_predict, one.case.ignore_eog))
-    usual = {"drafter": DrafterSpec(), "gamma": 0, "rollback": "auto"}
-    plain = [msgspec.structs.replace(group[0].case, **usual) for group in groups.values()]
+def _decode(groups: Sequence[Sequence[Measured]], files: dict[str | None, ModelFile], done: DecodedAgain) -> None:
+    """Decode plainly what each group of trials of one load decoded, and compare."""
+    plain = [replace(group[0].case, drafter=DrafterSpec(), gamma=0, rollback="auto") for group in groups]
+    target = files[plain[0].target.sha256]
     slots = tuple(Slot(case=c, case_id=c.id, block=i, repeat=0, position=0) for i, c in enumerate(plain))
     prompts = {prompt_key(case.prompt): load_prompt(case.prompt.key) for case in plain}
     job = Job(target=target, prompts=prompts, slots=slots)
-    made, ended = dict[int, Trial](), "the worker ended"
+    references, ended = list[Trial](), "the worker ended"
     try:
         with Bench(job) as bench:
-            for index, block in enumerate(job.blocks):
-                made[index] = bench.measure(block).trials[0]
+            references += (bench.measure(block).trials[0] for block in job.blocks)
     except MlsdError as error:
         ended = error.message
-    for index, group in enumerate(groups.values()):
-        trial = made.get(index)
-        if trial is None or trial.status is Status.FAILED:
-            done.not_checked[f"{target.ref.id} does not decode here: {trial.reason if trial else ended}"] += len(group)
+    for index, group in enumerate(groups):
+        reference = references[index] if index < len(references) else None
+        if reference is None or reference.status is Status.FAILED:
+            why = ended if reference is None else reference.reason
+            done.not_checked[f"{target.ref.id} does not decode here: {why}"] += len(group)
         else:
-            _compare(group, trial, msgspec.structs.replace(job, slots=(slots[index],)), done)
+            _compare(group, reference, replace(job, slots=(slots[index],)), done)
 
 
-def _compare(group: Sequence[Measured], made: Trial, job: Job, done: DecodedAgain) -> None:
+def _compare(group: Sequence[Measured], reference: Trial, job: Job, done: DecodedAgain) -> None:
     """Every output token for token with the plain one made here; of another one each token must be a tie here."""
 
     @cache
@@ -112,25 +109,26 @@ def _compare(group: Sequence[Measured], made: Trial, job: Job, done: DecodedAgai
         """An output fed to the model token by token and in passes as wide as the run's. Raises: MlsdError."""
         alone = call(partial(read_logits, job, tokens), doing="reading logits")
         wide = call(partial(read_logits, job, tokens, alone.ids, max(2, width)), doing="reading logits")
-        return of_recorded(tokens, made.tokens, *(np.asarray(read.logits, dtype=np.float32) for read in (alone, wide)))
+        logits = (np.asarray(read.logits, dtype=np.float32) for read in (alone, wide))
+        return of_recorded(tokens, reference.tokens, *logits)
 
-    for one in group:
-        trial = one.trial
-        index = first_difference(trial.tokens, made.tokens)
+    for measured in group:
+        trial = measured.trial
+        index = first_difference(trial.tokens, reference.tokens)
         if index is not None:
             try:
-                found = fed(trial.tokens, max((r.rows for r in trial.rounds), default=1))
+                verdict = fed(trial.tokens, max((r.rows for r in trial.rounds), default=1))
             except MlsdError as error:
                 done.not_checked[f"its output cannot be fed to the model here: {error.message}"] += 1
                 continue
-            if found.verdict == "near_tie":
+            if verdict.verdict == "near_tie":
                 done.n_ties += 1
             else:
-                own, other = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, made))
+                recorded, here = (t.tokens[index] if index < len(t.tokens) else None for t in (trial, reference))
                 sentence = (
-                    f"token {index} of its output is {own}, decoded here it is {other}; fed to the model, "
-                    f"{found.n_different} of its {found.n_compared} tokens are not the model's choice, by up to "
-                    f"{found.worst_gap:.3g} logits, and rounding explains {found.tolerance:.3g}"
+                    f"token {index} of its output is {recorded}, decoded here it is {here}; fed to the model, "
+                    f"{verdict.n_different} of its {verdict.n_compared} tokens are not the model's choice, by up to "
+                    f"{verdict.worst_gap:.3g} logits, and rounding explains {verdict.tolerance:.3g}"
                 )
-                done.problems.append((one.id, sentence))
+                done.problems.append((measured.id, sentence))
         done.n_checked += 1

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from mlsd.errors import InputError, StoreError, TableError
 from mlsd.formats.exports import write_file
@@ -31,7 +31,7 @@ _MAGIC = b"SQLite format 3\0"
 _MOST_BYTES = 128 << 20  # of an unpacked record
 
 
-def _told_plan(text: str) -> str:
+def _public_plan(text: str) -> str:
     plan = rowcodec.decode(text, dict[str, Any], "a plan")
     suites = [Path(suite).stem for suite in plan.get("suites") or ()]
     return rowcodec.encode({"profile": plan.get("profile"), "suites": suites, "decides": plan.get("decides")})
@@ -48,16 +48,16 @@ def _anonymous(text: str | None) -> str | None:
     return rowcodec.without_folders(text)
 
 
-def _told_trial(text: str) -> str:
+def _public_trial(text: str) -> str:
     trial = rowcodec.trial_record(text, "a trial")
     reason, fell_back = _anonymous(trial.reason), _anonymous(trial.fell_back)
-    return rowcodec.encode(msgspec.structs.replace(trial, text=None, reason=reason, fell_back=fell_back))
+    return rowcodec.encode(replace(trial, text=None, reason=reason, fell_back=fell_back))
 
 
 # Columns of which a record holds what these leave of them; all others hold nothing private.
 PRIVATE: dict[tuple[str, str], Callable[[str], str | None]] = {
-    ("run", "plan"): _told_plan,
-    ("trial", "record"): _told_trial,
+    ("run", "plan"): _public_plan,
+    ("trial", "record"): _public_trial,
     ("warning", "message"): _anonymous,
 }
 # Servers of other programs count as they like, and agree with nothing; what cannot be is of no use to anybody.
@@ -75,9 +75,7 @@ class RecordFile(NamedTuple):
     """A record as it was read."""
 
     store: Store
-    digest: str  # SHA-256 of the database
     data: bytes  # of the database
-    n_bytes: int
 
 
 def write_record(store: Store, path: Path) -> int:
@@ -103,20 +101,15 @@ def write_record(store: Store, path: Path) -> int:
     return n_trials
 
 
-def is_database(path: Path) -> bool:
-    """Whether it is a database of SQLite as it is, not a record of one."""
-    try:
-        check_regular(path)  # a pipe would be waited for
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
-
-
 @contextmanager
 def opened_study(path: Path) -> Iterator[Store]:
     """The trials of a database, or of a record of one, to be read."""
-    if is_database(path):
+    beginning = b""
+    with suppress(OSError):  # which the reader of a record names
+        check_regular(path)  # a pipe would be waited for
+        with path.open("rb") as file:
+            beginning = file.read(len(_MAGIC))
+    if beginning == _MAGIC:
         with Store.open(path, create=False, read_only=True) as store:
             yield store
     else:
@@ -128,9 +121,8 @@ def opened_study(path: Path) -> Iterator[Store]:
 def opened_record(path: Path) -> Iterator[RecordFile]:
     """Raises: TableError for a file that is not a record, or of another version of mlsd."""
     hint = "Give a file that `mlsd record write DB` wrote."
-    packed = read_given(path, TableError, hint)
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        with gzip.GzipFile(fileobj=io.BytesIO(read_given(path, TableError, hint))) as file:
             data = file.read(_MOST_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TableError(f"{path} is not a record: {error}.", hint=hint) from error
@@ -143,13 +135,13 @@ def opened_record(path: Path) -> Iterator[RecordFile]:
     except StoreError as error:
         raise TableError(f"{path} is not a record: {error.message}", hint=error.hint) from error
     with store:
-        yield RecordFile(store, hashlib.sha256(data).hexdigest(), data, len(packed))
+        yield RecordFile(store, data)
 
 
 def import_record(store: Store, file: RecordFile) -> Merged:
     """Add a record without problems to a database, whose runs then say where they came from. Raises: StoreError."""
-    came = {FROM_RECORD: file.digest}
-    return merge(store, file.store, lambda run: msgspec.structs.replace(run, plan=run.plan | came))
+    came = {FROM_RECORD: hashlib.sha256(file.data).hexdigest()}
+    return merge(store, file.store, lambda run: replace(run, plan=run.plan | came))
 
 
 def n_superseded(store: Store) -> int:

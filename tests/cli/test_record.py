@@ -63,8 +63,8 @@ def test_a_database_alone_becomes_a_record_beside_it_equal_ones_equal_files_and_
 ) -> None:
     db, record = tmp_path / "mine.sqlite", tmp_path / "mine.record.gz"
     db.write_bytes(study.read_bytes())
-    made = mlsd("record", "write", db)
-    assert made.code == 0 and "studies/ of a pull request" in made.err
+    written = mlsd("record", "write", db)
+    assert written.code == 0 and "studies/ of a pull request" in written.err
     assert mlsd("record", "check", record).code == 0
     again = mlsd("record", "write", db)
     assert again.code == 2 and "mine.record.gz exists" in again.err and "--force" in again.err
@@ -157,8 +157,8 @@ def elsewhere(record: Path, *more: str, **card: str) -> Path:
     with opened_record(record) as file:
         environment = msgspec.structs.replace(file.store.runs()[0].environment, **card)
     key, text = environment_key(environment), msgspec.json.encode(environment).decode()
-    own = (f"UPDATE run SET environment_key = '{key}', environment = '{text}'",)
-    return altered(record, *own, f"UPDATE block SET environment_key = '{key}'", *more)
+    of_run = (f"UPDATE run SET environment_key = '{key}', environment = '{text}'",)
+    return altered(record, *of_run, f"UPDATE block SET environment_key = '{key}'", *more)
 
 
 def test_machines_stay_apart_and_another_ones_trials_never_count_as_done_here(
@@ -183,9 +183,9 @@ def test_an_output_that_the_models_do_not_give_is_found_by_decoding_it_again(mls
         trial_with("tokens", f"json('{json.dumps(invented)}')", f"json(tokens) = json('{json.dumps(tokens)}')"),
     )
     assert mlsd("record", "check", path, "--sample", 0).code == 0  # without a model nothing speaks against it
-    found = mlsd("record", "check", path)
-    assert found.code == 1
-    assert "token 7 of its output" in found.out
+    checked = mlsd("record", "check", path)
+    assert checked.code == 1
+    assert "token 7 of its output" in checked.out
 
 
 @pytest.mark.parametrize("card", [{}, {"backend": "Metal", "machine": "arm64"}])
@@ -194,20 +194,22 @@ def test_sevens_behind_a_near_tie_that_nobody_measured_are_found_by_feeding_them
 ) -> None:
     with opened_record(record) as file:
         firsts = {stored.id: stored.trial.tokens for stored in file.store.trials() if stored.trial.arm == "sd"}
-    told = {"verdict": "near_tie", "first_difference": 1, "top2_gap": 1e-5, "worst_gap": 1e-5, "tolerance": 1e-3,
+    claimed = {"verdict": "near_tie", "first_difference": 1, "top2_gap": 1e-5, "worst_gap": 1e-5, "tolerance": 1e-3,
             "n_different": 1, "n_compared": 24}  # fmt: skip
     sevens = []
     for trial_id, tokens in firsts.items():
         output = f"json('{json.dumps([tokens[0], *(7 for _ in tokens[1:])])}')"
-        verdict = f"json_patch(losslessness, '{json.dumps(told)}')"
+        verdict = f"json_patch(losslessness, '{json.dumps(claimed)}')"
         sevens.append(
             f"UPDATE trial SET record = json_set(record, '$.tokens', {output}, '$.losslessness', json({verdict})) "
             f"WHERE id = {trial_id}"
         )
-    found = mlsd("record", "check", elsewhere(record, *sevens, **card))
-    assert found.code == 1, found.out
-    assert {int(number) for number in re.findall(r"trial (\d+): token 1 of its output is 7", found.out)} == set(firsts)
-    assert "are not the model's choice" in found.out
+    checked = mlsd("record", "check", elsewhere(record, *sevens, **card))
+    assert checked.code == 1, checked.out
+    assert {int(number) for number in re.findall(r"trial (\d+): token 1 of its output is 7", checked.out)} == set(
+        firsts
+    )
+    assert "are not the model's choice" in checked.out
 
 
 def test_a_calibrated_study_is_recorded_and_agrees_with_itself(mlsd: Mlsd, tmp_path: Path) -> None:
@@ -227,8 +229,8 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
     mine = tmp_path / "mine.record.gz"
     with opened_record(record) as file, closing(database_in(record)) as db:
         mapped: dict[str, Any] = {}
-        for case_id, own in file.store.cases().items():
-            renamed = msgspec.structs.replace(own, target=msgspec.structs.replace(own.target, id="a-model-of-mine"))
+        for case_id, case_ in file.store.cases().items():
+            renamed = msgspec.structs.replace(case_, target=msgspec.structs.replace(case_.target, id="a-model-of-mine"))
             mapped[case_id] = renamed.id
             row = rowcodec.case_row(renamed.id, 1, renamed)
             db.execute(rowcodec.insert("case", rowcodec.CASE), row)
@@ -237,8 +239,8 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
             db.execute("UPDATE warning SET case_id = ? WHERE case_id = ?", (renamed.id, case_id))
             db.execute('DELETE FROM "case" WHERE id = ?', (case_id,))
         blocks: dict[int, tuple[int, set[str]]] = {}
-        for one in file.store.trials():
-            blocks.setdefault(one.block_id, (one.trial.repeat, set()))[1].add(mapped[one.trial.case_id])
+        for measured in file.store.trials():
+            blocks.setdefault(measured.block_id, (measured.trial.repeat, set()))[1].add(mapped[measured.trial.case_id])
         for block_id, (repeat, ids) in blocks.items():
             number = block_number(repeat, ids)
             db.execute("UPDATE block SET number = ? WHERE id = ?", (number, block_id))
@@ -246,9 +248,9 @@ def test_what_could_not_be_checked_is_said_and_a_named_file_serves(mlsd: Mlsd, r
         db.execute("UPDATE model SET id = 'a-model-of-mine', facts = replace(facts, 'tiny-dense', 'a-model-of-mine') "
                    "WHERE id = 'tiny-dense'")  # fmt: skip
         pack(db, mine)
-    found = mlsd("record", "check", mine)
-    assert found.code == 0, found.out
-    assert "not decoded again: 8 trials, the model a-model-of-mine is not here" in found.out
+    checked = mlsd("record", "check", mine)
+    assert checked.code == 0, checked.out
+    assert "not decoded again: 8 trials, the model a-model-of-mine is not here" in checked.out
     named = mlsd("record", "check", mine, "--model", asset_path("tiny/tiny-dense.gguf"), "--sample", 3)
     assert "decoded again: 3 outputs" in named.out
 

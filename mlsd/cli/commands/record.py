@@ -65,15 +65,15 @@ def import_files(files: tuple[Path, ...], into: Path) -> None:
 
     for file in files:
         with opened_record(file) as opened:
-            if found := problems(opened):
+            if contradictions := problems(opened):
                 raise TableError(
-                    f"{file} contradicts itself: {found[0].where}: {found[0].sentence}.",
+                    f"{file} contradicts itself: {contradictions[0].where}: {contradictions[0].sentence}.",
                     hint=f"Nothing was imported; see `mlsd record check {quoted(file)}`.",
                 )
             with Store.open(into) as store:
                 done = import_record(store, opened)
-        known, db = f", {done.n_known} known already" if done.n_known else "", quoted(into)
-        note(f"{done.n_new} trials of {file} imported into {into}{known}. `mlsd results --db {db}` shows them.")
+        already, db = f", {done.n_known} known already" if done.n_known else "", quoted(into)
+        note(f"{done.n_new} trials of {file} imported into {into}{already}. `mlsd results --db {db}` shows them.")
         for key in done.machines:
             note(f"Read them: mlsd report --db {db} --machine {quoted(key)}")
 
@@ -131,19 +131,19 @@ def check(
         ctx.exit(1)
 
 
-def _say(found: RecordVerification) -> None:
-    again = f"; {found.n_superseded} that were measured again count no more" if found.n_superseded else ""
-    say(f"{found.source}: {found.n_trials} trials, {format_bytes(found.n_bytes)}{again}")
-    for machine in found.machines:
+def _say(checked: RecordVerification) -> None:
+    again = f"; {checked.n_superseded} that were measured again count no more" if checked.n_superseded else ""
+    say(f"{checked.source}: {checked.n_trials} trials, {format_bytes(checked.n_bytes)}{again}")
+    for machine in checked.machines:
         say(f"  measured on {machine}")
-    for problem in found.problems[:_MOST_SHOWN]:
+    for problem in checked.problems[:_MOST_SHOWN]:
         say((f"  {problem.where}: {problem.sentence} [{problem.rule}]", "bad"))
-    if (more := len(found.problems) - _MOST_SHOWN) > 0:
+    if (more := len(checked.problems) - _MOST_SHOWN) > 0:
         say((f"  and {more} more", "bad"))
-    if found.rows:
-        say("  audit: " + ", ".join(f"{n} {verdict}" for verdict, n in found.rows.items()))
-    ties = f", {found.n_ties} of them up to near ties" if found.n_ties else ""
-    say(f"  decoded again: {found.n_decoded} outputs{ties}")
-    for reason, count in found.not_checked.items():
+    if checked.rows:
+        say("  audit: " + ", ".join(f"{n} {verdict}" for verdict, n in checked.rows.items()))
+    ties = f", {checked.n_ties} of them up to near ties" if checked.n_ties else ""
+    say(f"  decoded again: {checked.n_decoded} outputs{ties}")
+    for reason, count in checked.not_checked.items():
         say(f"  not decoded again: {count} trials, {reason}")
-    say(("  contradicts itself", "bad") if found.problems else ("  is consistent", "good"))
+    say(("  contradicts itself", "bad") if checked.problems else ("  is consistent", "good"))

@@ -43,12 +43,12 @@ def another(value: Any, by: int) -> Any:
     """Another value of the same kind; of a JSON text one of its numbers is another."""
     if isinstance(value, str) and value.startswith("["):
         inner = json.loads(value)
-        place = by % len(inner)
-        inner[place] = another(json.dumps(inner[place]) if isinstance(inner[place], list) else inner[place], by)
+        index = by % len(inner)
+        inner[index] = another(json.dumps(inner[index]) if isinstance(inner[index], list) else inner[index], by)
         return json.dumps([json.loads(one) if isinstance(one, str) else one for one in inner])
     if isinstance(value, str):
-        place = by % len(value)
-        return value[:place] + ("0" if value[place] != "0" else "1") + value[place + 1 :]
+        index = by % len(value)
+        return value[:index] + ("0" if value[index] != "0" else "1") + value[index + 1 :]
     return value + by
 
 
@@ -75,8 +75,8 @@ def test_one_altered_token_time_count_or_hash_is_found(record: Path, data: st.Da
     with closing(database_in(record)) as db:
         db.execute("PRAGMA ignore_check_constraints = ON")
         table, column = data.draw(st.sampled_from([(t, c) for t, names in TIED.items() for c in names]))
-        known = db.execute(f'SELECT rowid, "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL').fetchall()
-        row, value = data.draw(st.sampled_from(known))
+        values = db.execute(f'SELECT rowid, "{column}" FROM "{table}" WHERE "{column}" IS NOT NULL').fetchall()
+        row, value = data.draw(st.sampled_from(values))
         by = data.draw(st.integers(1, 10**6) | st.integers(-(10**6), -1))
         db.execute(f'UPDATE OR REPLACE "{table}" SET "{column}" = ? WHERE rowid = ?', (another(value, by), row))
         path = pack(db, record.with_name("one.record.gz"))
