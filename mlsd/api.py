@@ -74,7 +74,7 @@ def server(asked: ServerRequest) -> ServerResult:
 
     With `launch`, a llama-server program, servers of `target` are started here and stopped afterwards.
     """
-    from mlsd.servers.open import serve
+    from mlsd.servers.measure import serve
 
     return serve(asked, _path(asked.db))
 

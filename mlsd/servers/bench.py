@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -21,15 +21,16 @@ from mlsd.models.library import LocalModel
 from mlsd.planning.job import Block, Job, Slot, file_of
 from mlsd.planning.prompts import Prompt
 from mlsd.records import N_TOKENS, NO_DRAFTER, DrafterSpec, Losslessness, ModelRef, Status, Trial
-from mlsd.servers.counters import Counters, grown
 from mlsd.servers.distrust import decode_ns_of, impossible, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer
 from mlsd.servers.judge import equal, judge
 from mlsd.servers.launch import Launched
+from mlsd.servers.programs import Counters, grown
 from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.stats import grouped
 from mlsd.trials.rates import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
 
+T = TypeVar("T")
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
 _PREPARING = 10**6  # nonces of requests before anything is timed
 _MOST_EARLIER = 64  # answers whose times are remembered
@@ -55,8 +56,7 @@ _OTHER_CLOCK = (
 )
 _FACTS = {"model": "model file or quantization", "n_vocab": "vocabulary", "n_parameters": "number of weights"}
 
-Arm = int | None  # place of the server; None: our own loop
-Attempt = tuple[str, ServerAnswer | MlsdError]  # when it began, and the answer or why there is none
+Arm = int | None  # number of the side; None: our own loop
 
 
 @dataclass
@@ -190,8 +190,8 @@ class ServerBench(BlockBench):
         if side.prompts:
             side.references[next(iter(self.prompts))] = first
             self._check_repeats(side, first, second)
-        elif not self.rivals and (place := apart(first, second)) is not None:
-            self.note(_CONFUSED.format(side.spec.name, f"{'token' if first.tokens else 'character'} {place}"))
+        elif not self.rivals and (index := apart(first, second)) is not None:
+            self.note(_CONFUSED.format(side.spec.name, f"{'token' if first.tokens else 'character'} {index}"))
         counts = [count for answer in (first, second) for count in (answer.accepted, answer.proposed)]
         if counts[:2] != counts[2:]:
             then = "It is started anew before each turn." if side.launched else "Below is a prompt that comes again."
@@ -199,15 +199,15 @@ class ServerBench(BlockBench):
 
     def _check_repeats(self, side: Side, first: ServerAnswer, second: ServerAnswer) -> None:
         """Note a server that answers one request in two ways."""
-        where = apart(first, second)
-        if where is None:
+        index = apart(first, second)
+        if index is None:
             return
-        place = f" (from token {where} on)" if first.tokens else ""
+        where = f" (from token {index} on)" if first.tokens else ""
         if self.rivals:
-            self.note(f"{self.target(self.sides.index(side)).id} does not repeat itself{place}.")
+            self.note(f"{self.target(self.sides.index(side)).id} does not repeat itself{where}.")
         else:
             self.deterministic = False
-            self.note(f"The plain server does not repeat itself{place}: only speed can be judged.")
+            self.note(f"The plain server does not repeat itself{where}: only speed can be judged.")
 
     def _note_servers(self) -> None:
         counts = [(a.proposed, a.accepted) for side in self.sides[1:] if not side.must_draft for a in side.earlier]
@@ -220,7 +220,7 @@ class ServerBench(BlockBench):
             if server.n_slots is not None and server.n_slots < n_most:
                 self.note(_QUEUES.format(server.program, server.n_slots, n_most))
             if server.row.untested:
-                self.note(f"{server.words}: read its figures with care.")
+                self.note(f"{server.description}: read its figures with care.")
             if not server.row.gives_tokens and not self.rivals:
                 self.note(f"{server.program} gives no token ids: outputs are compared as text.")
             if all(a.decode_ns is None for other in self.sides if other.reported == server for a in other.earlier):
@@ -253,7 +253,7 @@ class ServerBench(BlockBench):
         plain_first = tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar"))
         job = Job(target=target, models=tuple(drafts), prompts=self._job.prompts, slots=plain_first)
         with Bench(job) as bench:
-            return [pair for own in job.blocks for pair in zip(own.slots, bench.measure(own).trials, strict=True)]
+            return [pair for part in job.blocks for pair in zip(part.slots, bench.measure(part).trials, strict=True)]
 
     def _turn(self, side: Side, slots: Sequence[Slot]) -> list[tuple[Slot, Trial]]:
         """The trials of one turn, judged when all of its requests have ended. Raises: MlsdError."""
@@ -264,19 +264,22 @@ class ServerBench(BlockBench):
         with ThreadPoolExecutor(len(slots)) as pool:
             prefills = list(pool.map(lambda request: endpoint.complete(replace(request, n_predict=1)), requests))
             before = endpoint.counters() if len(slots) == 1 else None
-            attempts = list(pool.map(partial(_attempt, endpoint), requests))
-        after = endpoint.counters() if before is not None and isinstance(attempts[0][1], ServerAnswer) else None
-        counted = grown(before, after)
-        attempts = [_settled(endpoint, *each) for each in zip(requests, attempts, strict=True)]
-        death = side.stop() if any(isinstance(answer, MlsdError) for _, answer in attempts) else ""
+            attempts = list(pool.map(lambda request: (now(), _tried(partial(endpoint.complete, request))), requests))
+        is_counted = before is not None and isinstance(attempts[0][1], ServerAnswer)
+        counted = grown(before, endpoint.counters() if is_counted else None)
+        answers = [
+            answer if isinstance(answer, MlsdError) else _tried(partial(endpoint.settle, request, answer))
+            for request, (_, answer) in zip(requests, attempts, strict=True)
+        ]
+        death = side.stop() if any(isinstance(answer, MlsdError) for answer in answers) else ""
         trials = []
-        for slot, request, (started_at, answer), prefill in zip(slots, requests, attempts, prefills, strict=True):
-            try:
-                if isinstance(answer, MlsdError):
-                    raise ServerError(" ".join(filter(None, (str(answer), death))))
-                trials.append((slot, self._trial(side, slot, request, started_at, answer, prefill, counted)))
-            except MlsdError as error:
-                trials.append((slot, failed_trial(slot, str(error))))
+        turn = zip(slots, requests, attempts, answers, prefills, strict=True)
+        for slot, request, (began, _), answer, prefill in turn:
+            call = partial(self._trial, side, slot, request, began, prefill=prefill, counted=counted)
+            trial = answer if isinstance(answer, MlsdError) else _tried(partial(call, answer))
+            if isinstance(trial, MlsdError):
+                trial = failed_trial(slot, f"{trial} {death}".strip())
+            trials.append((slot, trial))
         return trials
 
     def _trial(
@@ -286,7 +289,7 @@ class ServerBench(BlockBench):
         """The trial of an answer that began at a time. Raises: MlsdError where it gives no number."""
         # A moment's stall would pass for prefill, and shorten the decoding by as much.
         name = f"{slot.case.suite} {slot.case.prompt.key}"
-        prefill = side.prefills[name] = min(prefill, side.prefills.get(name, prefill), key=lambda one: one.total_ns)
+        prefill = side.prefills[name] = min(prefill, side.prefills.get(name, prefill), key=lambda a: a.total_ns)
         reason = impossible(request, answer, side.gamma, counted, side.earlier)
         side.earlier.append(answer)
         if reason is not None and answer.n_tokens < request.n_predict:
@@ -356,9 +359,12 @@ class ServerBench(BlockBench):
             return local
         host = self.server(arm)
         # Another name than our own engine's target, so that no table and no export can take one for the other.
-        known = local or ModelRef(id=host.model)
-        twins = self.rivals and [self.server(place).words for place in range(len(self.sides))].count(host.words) > 1
-        return replace(known, id=f"{known.id} @ {host.program}{f' {arm + 1}' if twins else ''}")
+        ref = local or ModelRef(id=host.model)
+        twins = (
+            self.rivals
+            and [self.server(other).description for other in range(len(self.sides))].count(host.description) > 1
+        )
+        return replace(ref, id=f"{ref.id} @ {host.program}{f' {arm + 1}' if twins else ''}")
 
     def agreement(self) -> Iterator[str]:
         """Whether each rival writes what the first one does, prompt by prompt, and why it may not."""
@@ -369,9 +375,9 @@ class ServerBench(BlockBench):
                 continue
             pairs = {name: (first.references[name], side.references[name]) for name in names}
             parted = {name: _parted(one.text, other.text) for name, (one, other) in pairs.items()}
-            n_same = sum(words is None for words in parted.values())
+            n_same = sum(part is None for part in parted.values())
             yield f"{self.target(arm).id} writes what {self.target(0).id} does on {n_same} of {len(pairs)} prompts."
-            yield from (f"{name}: {words}" for name, words in parted.items() if words is not None)
+            yield from (f"{name}: {part}" for name, part in parted.items() if part is not None)
             facts = _differing(self.server(0), self.server(arm))
             why = [f"{_FACTS[name]} ({one} and {other})" for name, one, other in facts]
             read = [answer.n_prompt for answer in pairs[names[0]]]
@@ -391,26 +397,16 @@ def _warm(endpoint: Endpoint, request: Request, *, is_new: bool) -> None:
     if is_new or not endpoint.program.forgets:
         endpoint.complete(replace(request, n_predict=_WARM_PREDICT if is_new else 1))
         return
-    words = request.prompt[: _WARM_TOKENS if isinstance(request.prompt, tuple) else 20] or "Hello"
-    endpoint.complete(replace(request, prompt=words, messages=(), n_predict=_WARM_PREDICT, ignore_eog=False))
+    beginning = request.prompt[: _WARM_TOKENS if isinstance(request.prompt, tuple) else 20] or "Hello"
+    endpoint.complete(replace(request, prompt=beginning, messages=(), n_predict=_WARM_PREDICT, ignore_eog=False))
 
 
-def _attempt(endpoint: Endpoint, request: Request) -> Attempt:
-    """When it began, and the answer or why there is none."""
-    started_at = now()
+def _tried(call: Callable[[], T]) -> T | MlsdError:
+    """What a call gives, or why it gives nothing."""
     try:
-        return started_at, endpoint.complete(request)
+        return call()
     except MlsdError as error:
-        return started_at, error
-
-
-def _settled(endpoint: Endpoint, request: Request, attempt: Attempt) -> Attempt:
-    """The attempt with what its stream let out."""
-    started_at, answer = attempt
-    try:
-        return started_at, answer if isinstance(answer, MlsdError) else endpoint.settle(request, answer)
-    except MlsdError as error:
-        return started_at, error
+        return error
 
 
 def _fault(side: Side, answer: ServerAnswer, verdict: Losslessness | None, complaint: str) -> str | None:
@@ -454,29 +450,31 @@ def _unseen(endpoint: Endpoint, request: Request) -> Request:
 
 
 def _check_same_model(plain: Server, other: Server) -> None:
-    for name, one, two in _differing(plain, other):
+    for name, first, second in _differing(plain, other):
         if name != "model":  # which may be given by any name
             raise InputError(
-                f"The servers hold different models: {plain.model} has {name} {one:,}, {other.model} {two:,}.",
+                f"The servers hold different models: {plain.model} has {name} {first:,}, {other.model} {second:,}.",
                 hint="Start both with the same target; `mlsd server URL URL` compares two models.",
             )
 
 
-def _differing(one: Server, other: Server) -> list[tuple[str, Any, Any]]:
-    """What both tell of their models, where it is not the same."""
-    told = [(name, getattr(one, name), getattr(other, name)) for name in _FACTS]
-    return [(name, a, b) for name, a, b in told if a is not None and b is not None and a != b]
+def _differing(first: Server, second: Server) -> list[tuple[str, Any, Any]]:
+    """What both report of their models, where it is not the same."""
+    facts = [(name, getattr(first, name), getattr(second, name)) for name in _FACTS]
+    return [(name, a, b) for name, a, b in facts if a is not None and b is not None and a != b]
 
 
-def apart(one: ServerAnswer, two: ServerAnswer) -> int | None:
+def apart(first: ServerAnswer, second: ServerAnswer) -> int | None:
     """The first token that differs, or character where there are no tokens; None where all are the same."""
-    return first_difference(one.tokens, two.tokens) if one.tokens else first_difference(one.text, two.text)
+    if first.tokens:
+        return first_difference(first.tokens, second.tokens)
+    return first_difference(first.text, second.text)
 
 
-def _parted(one: str, other: str) -> str | None:
+def _parted(first: str, second: str) -> str | None:
     """Where two texts part; None where they are the same."""
-    place = first_difference(one, other)
-    if place is None:
+    index = first_difference(first, second)
+    if index is None:
         return None
-    ends = (text[place : place + _SHOWN] or "(its end)" for text in (one, other))
-    return f"the texts part after {place} characters, at {' and '.join(map(repr, ends))}"
+    ends = (text[index : index + _SHOWN] or "(its end)" for text in (first, second))
+    return f"the texts part after {index} characters, at {' and '.join(map(repr, ends))}"

@@ -25,6 +25,7 @@ Tree = dict[str, Any]  # JSON, read by paths that say what stands there: `progra
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"
+START = "Start it."  # what to do where no server answers
 _EXAMPLE = (
     "Give one like http://127.0.0.1:8080. Ports by default: llama-server 9931 (8080 before b11524), "
     "mlx_lm.server 8080, Ollama 11434, LM Studio 1234."
@@ -217,7 +218,7 @@ class Connection:
     def _failure(self, error: Exception) -> ServerError:
         shown = redact(str(error))[:_SHOWN].strip()
         if isinstance(error, httpx2.ConnectError):
-            return ServerError(f"No server answers at {self.url}: {shown}.", hint="Start it.")
+            return ServerError(f"No server answers at {self.url}: {shown}.", hint=START)
         what = " broke off in the middle" if isinstance(error, httpx2.RemoteProtocolError) else ""
         return ServerError(f"{self.url}{what}: {shown or type(error).__name__}.")
 

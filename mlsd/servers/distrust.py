@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterable, Iterator
 
-from mlsd.servers.counters import Counters
 from mlsd.servers.endpoint import Request, ServerAnswer
+from mlsd.servers.programs import Counters
 from mlsd.units import NS_PER_MS
 
 _CLOCKS = 0.9  # of the time that a server claims, at least so much must have passed here
@@ -24,10 +24,10 @@ def impossible(
     `gamma` is the most tokens it may draft a round, 0 where nobody knows; `grown` is what its own counters grew by
     around the answer, where nothing else was sent meanwhile; `earlier` are other answers to such requests.
     """
-    found = itertools.chain(
+    reasons = itertools.chain(
         _lengths(request, answer), _counts(answer, gamma), _counters(answer, grown or {}), _times(answer, earlier)
     )
-    return next(found, None)
+    return next(reasons, None)
 
 
 def _lengths(request: Request, answer: ServerAnswer) -> Iterator[str]:
@@ -64,10 +64,10 @@ def _counts(answer: ServerAnswer, gamma: int) -> Iterator[str]:
 
 
 def _counters(answer: ServerAnswer, grown: Counters) -> Iterator[str]:
-    for name, words in (("n_tokens", "predicted"), ("proposed", "proposed"), ("accepted", "accepted")):
+    for name, verb in (("n_tokens", "predicted"), ("proposed", "proposed"), ("accepted", "accepted")):
         claimed = getattr(answer, name)
         if claimed is not None and name in grown and grown[name] != claimed:
-            yield f"it reports {claimed} tokens {words}, its own counters {grown[name]}"
+            yield f"it reports {claimed} tokens {verb}, its own counters {grown[name]}"
 
 
 def _times(answer: ServerAnswer, earlier: Iterable[ServerAnswer]) -> Iterator[str]:
@@ -80,11 +80,11 @@ def _times(answer: ServerAnswer, earlier: Iterable[ServerAnswer]) -> Iterator[st
         yield f"it came after {took}: a cached answer"
     # No two decodings take the same time to the microsecond, twice in a row, in both of their parts; of whole
     # milliseconds, as LM Studio counts, some do.
-    own = answer.decode_ns, answer.prompt_ns
+    times = answer.decode_ns, answer.prompt_ns
     if (
         answer.prompt_ns is not None
         and answer.decode_ns % NS_PER_MS
-        and any((one.decode_ns, one.prompt_ns) == own for one in earlier)
+        and any((other.decode_ns, other.prompt_ns) == times for other in earlier)
     ):
         yield "its times equal those of an earlier answer to the digit: a cached answer; ask without a cache before it"
 

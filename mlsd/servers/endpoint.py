@@ -16,8 +16,7 @@ from mlsd.records import Named, Record, Round, Sampling
 from mlsd.redact import redact
 from mlsd.servers import programs
 from mlsd.servers.connection import CLOCK, Connection, Tell, Tree
-from mlsd.servers.counters import Counters, parse_counters
-from mlsd.servers.programs import PROGRAMS, Program, at, read
+from mlsd.servers.programs import PROGRAMS, Counters, Program, at, parse_counters, read
 
 _SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
@@ -42,7 +41,7 @@ class Server(Named, frozen=True, kw_only=True):
         return self.row.name
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Program and build."""
         note = " (untested: from recorded exchanges)" if self.row.untested else ""
         return f"{self.program} {self.build}".strip() + note
@@ -277,8 +276,8 @@ class Endpoint:
             times = ((self._last(events, (path,), programs.Span), ns) for path, ns in units)
             clocks[name] = next((round(value * ns) for value, ns in times if value is not None), None)
         ids = programs.TOKENS if self.program.gives_tokens else ()
-        places = programs.PLACES if self.program.gives_probabilities else ()
-        listed = (self._any(event, places, tuple[programs.Place, ...]) or () for event in events)
+        scores = programs.SCORES if self.program.gives_probabilities else ()
+        listed = (self._any(event, scores, tuple[programs.ScoredToken, ...]) or () for event in events)
         return ServerAnswer(
             text=redact("".join(self._any(event, programs.TEXT, str) or "" for event in events)),
             tokens=tuple(token for event in events for token in self._any(event, ids, programs.Tokens) or ()),
@@ -289,7 +288,7 @@ class Endpoint:
             total_ns=total_ns,
             by_accepted=self._last(events, (programs.BY_ACCEPTED,), tuple[Count, ...]) or (),
             rounds=self._rounds(events, n_tokens or 0, counts["proposed"] or 0, counts["accepted"] or 0),
-            candidates=tuple(place.candidates() for event in listed for place in event),
+            candidates=tuple(token.candidates() for event in listed for token in event),
             **counts,
             **clocks,
         )

@@ -67,7 +67,7 @@ class Binary(Record, frozen=True, kw_only=True):
     flags: frozenset[str]
     types: tuple[str, ...]  # of speculation
 
-    def known(self, *names: str) -> str | None:
+    def first_flag(self, *names: str) -> str | None:
         return next((name for name in names if name in self.flags), None)
 
 
@@ -92,12 +92,12 @@ _MEASURE = "Measure it: mlsd server TARGET --launch llama-server."
 
 def read_binary(path: str) -> Binary:
     """Ask a binary for its help. Raises: InputError when it is no llama-server."""
-    found = str(Path(shutil.which(path) or path).absolute())
+    program = str(Path(shutil.which(path) or path).absolute())
     try:  # elsewhere than in the working directory, where it would load backends that lie there
-        ran = output_of([found, "--help"], timeout_s=_TIMEOUT_S, cwd=empty_dir())
+        ran = output_of([program, "--help"], timeout_s=_TIMEOUT_S, cwd=empty_dir())
     except OSError as error:
         raise InputError(f"{path} cannot be run: {error}.", hint="Name the llama-server program.") from error
-    return read_help(found, ran.stdout + ran.stderr)
+    return read_help(program, ran.stdout + ran.stderr)
 
 
 def read_help(path: str, text: str) -> Binary:
@@ -137,11 +137,11 @@ def speculation(binary: Binary, spec: DrafterSpec, gamma: int, draft_path: str |
 
 
 def _flags(binary: Binary, kind: str, spec: DrafterSpec, gamma: int, draft_path: str | None) -> list[str]:
-    own, values = _DRAFTINGS.get(spec.name), _all_options(spec)
+    drafting, values = _DRAFTINGS.get(spec.name), _all_options(spec)
     # Without a type a draft model does nothing at all, so it is always given.
     given = ["--spec-type", kind]
     if draft_path is not None:
-        flag = binary.known("--spec-draft-model", "--model-draft")
+        flag = binary.first_flag("--spec-draft-model", "--model-draft")
         if flag is None:
             raise UnsupportedError("This llama-server takes no draft model.")
         given += [flag, draft_path]
@@ -151,14 +151,14 @@ def _flags(binary: Binary, kind: str, spec: DrafterSpec, gamma: int, draft_path:
         # Its default, given so that it is recorded: it decides what a temperature means.
         (("--spec-draft-sampling",), "greedy"),
     ]
-    given += [word for names, value in settings if (flag := binary.known(*names)) for word in (flag, value)]
-    if kind.endswith(ADAPTIVE) and own is not None:
+    given += [word for names, value in settings if (flag := binary.first_flag(*names)) for word in (flag, value)]
+    if kind.endswith(ADAPTIVE) and drafting is not None:
         given += ["--spec-draft-n-min-adaptive", str(values[ADAPTIVE])]
     # Of ours those that were given, and defaults that switch something on.
-    told = spec.options if own is None else [n for n in own.options if n in spec.options or values.get(n)]
-    for name in told:
-        ends = _OPTIONS.get(name, (name.replace("_", "-"),)) if own is None else (own.options[name],)
-        flag = binary.known(*(f"--spec-{of}-{end}" for of in (kind, "draft") for end in ends))
+    names = drafting.options if drafting else spec.options
+    for name in (name for name in names if name in spec.options or values.get(name)):
+        ends = _OPTIONS.get(name, (name.replace("_", "-"),)) if drafting is None else (drafting.options[name],)
+        flag = binary.first_flag(*(f"--spec-{of}-{end}" for of in (kind, "draft") for end in ends))
         if flag is None and binary is not _CURRENT:
             raise _no_flag(name, kind)
         # What is advised was measured, so there is a server that has it.
@@ -188,17 +188,17 @@ def read_flags(text: str) -> list[str]:
     return [str(Path(word).absolute()) if "." in word and os.path.isfile(word) else word for word in given]  # noqa: PTH113
 
 
-def flags_of(found: Answer, draft: str | None = None, target: Path | None = None) -> tuple[str, ...]:
+def flags_of(answer: Answer, draft: str | None = None, target: Path | None = None) -> tuple[str, ...]:
     """What to set for an answer, where one is decided; files as `advice` has them."""
-    if found.use not in DECIDED or found.best is None:
+    if answer.use not in DECIDED or answer.best is None:
         return ()
-    case, is_on = found.best.case, found.use == "on"
-    if found.source == "server" and case.gamma == 0:  # somebody else set it up, and knows how
-        line = f"{'Leave' if is_on else 'Switch'} the server's speculation {found.use}."
+    case, is_on = answer.best.case, answer.use == "on"
+    if answer.source == "server" and case.gamma == 0:  # somebody else set it up, and knows how
+        line = f"{'Leave' if is_on else 'Switch'} the server's speculation {answer.use}."
         return (line, _OTHER_LENGTHS) if is_on else (line,)
     if not is_on:
         return advice(None, 0)
-    return advice(case.drafter, case.gamma, draft, target, by_server=found.source == "server")
+    return advice(case.drafter, case.gamma, draft, target, by_server=answer.source == "server")
 
 
 def advice(
@@ -220,13 +220,13 @@ def advice(
             "llama-server: leave it off (no --spec-type; --model-draft alone only takes memory).",
             "LM Studio: leave Speculative Decoding off (no draft model).",
         )
-    own, name = _DRAFTINGS.get(spec.name), draft or (spec.draft.id if spec.draft else None)
+    drafting, name = _DRAFTINGS.get(spec.name), draft or (spec.draft.id if spec.draft else None)
     kind = type_of(spec)
     studio = "LM Studio: leave Speculative Decoding off; it needs a second model."
-    if not re.fullmatch(r"(draft|ngram)-[\w-]+", kind) or (own is None and spec.name in METHODS):
+    if not re.fullmatch(r"(draft|ngram)-[\w-]+", kind) or (drafting is None and spec.name in METHODS):
         return (f"llama-server and LM Studio cannot draft by {spec.name}.",)
-    if own is not None and own.other and not by_server:
-        return (f"llama-server: no flags do this: its {kind} is another method ({own.other}).", studio)
+    if drafting is not None and drafting.other and not by_server:
+        return (f"llama-server: no flags do this: its {kind} is another method ({drafting.other}).", studio)
     where = ""
     if name and (not kind.startswith("draft-") or Path(name).is_file()):
         name = name if kind.startswith("draft-") else None
@@ -234,12 +234,14 @@ def advice(
         name, where = "DRAFT.gguf", f" (DRAFT.gguf: the file of {name})"
     lines = [f"llama-server: {shlex.join(_flags(_CURRENT, kind, spec, gamma, name))}{where}"]
     if differs := {} if by_server else _differences(spec):
-        words = (f"{n} {v} was measured" + ("" if d is None else f", it does {d}") for n, (v, d) in differs.items())
-        lines.append(f"llama-server differs: {', '.join(words)}; it may draft otherwise than measured here. {_MEASURE}")
-    if spec.name == DRAFT_MODEL and name and own is not None:
+        clauses = (f"{n} {v} was measured" + ("" if d is None else f", it does {d}") for n, (v, d) in differs.items())
+        lines.append(
+            f"llama-server differs: {', '.join(clauses)}; it may draft otherwise than measured here. {_MEASURE}"
+        )
+    if spec.name == DRAFT_MODEL and name and drafting is not None:
         # There one picks a model by name, not a file.
         called = spec.draft.id if spec.draft else Path(name).stem
-        left = "".join(f"; it has no {option}" for option in own.options if _all_options(spec).get(option))
+        left = "".join(f"; it has no {option}" for option in drafting.options if _all_options(spec).get(option))
         lines.append(f"LM Studio: Speculative Decoding > Draft Model {called}, Drafting Max Size {gamma}{left}.")
     else:
         lines.append(studio)
@@ -262,13 +264,13 @@ def _all_options(spec: DrafterSpec) -> dict[str, OptionValue]:
 
 def _differences(spec: DrafterSpec) -> dict[str, tuple[OptionValue, OptionValue | None]]:
     """Options of a method of ours that the server has nothing like: their values, and what it does instead."""
-    own, values = _DRAFTINGS.get(spec.name), _all_options(spec)
-    found = dict[str, tuple[OptionValue, OptionValue | None]]()
+    drafting, values = _DRAFTINGS.get(spec.name), _all_options(spec)
+    differences = dict[str, tuple[OptionValue, OptionValue | None]]()
     for name, value in values.items():
-        if own is None or name in own.options:
+        if drafting is None or name in drafting.options:
             continue
-        done = own.always.get(name)
+        done = drafting.always.get(name)
         done = values.get(done, done) if isinstance(done, str) else done
         if value != done:
-            found[name] = value, done
-    return found
+            differences[name] = value, done
+    return differences

@@ -67,10 +67,10 @@ def _lead_along(plain: Endpoint, prompt: Any, written: Any, n_tokens: int) -> li
         )
         if not probe.candidates or min(map(len, probe.candidates)) < _FEWEST:
             return []
-        for place, candidates in enumerate(probe.candidates):
+        for index, candidates in enumerate(probe.candidates):
             if at >= len(written):
                 break
-            chosen = probe.tokens[place] if probe.tokens else next(iter(candidates))
+            chosen = probe.tokens[index] if probe.tokens else next(iter(candidates))
             key = written[at] if probe.tokens else _piece(candidates, str(chosen), written[at:])
             if key is None:
                 return []
@@ -110,9 +110,9 @@ def _noise(
     noise = []
     leads = [best - (emitted if best > emitted else second) for _, (best, second, emitted), _ in steps]
     before = len(prompt) if isinstance(prompt, tuple) else width  # a text of so many tokens may be in front
-    places = sorted((i for i in range(len(steps)) if before + i > width), key=leads.__getitem__)
-    for place in sorted(places[:_NOISE_PLACES]):
-        key, (best, _, emitted), start = steps[place]
+    indices = sorted((i for i in range(len(steps)) if before + i > width), key=leads.__getitem__)
+    for index in sorted(indices[:_NOISE_PLACES]):
+        key, (best, _, emitted), start = steps[index]
         text = prompt + written[:start]
         if isinstance(text, tuple):
             plain.complete(Request(prompt=text[:-width], n_predict=0, keep=True))
@@ -127,7 +127,7 @@ def _noise(
         # The same two tokens as before: a lead that turned around is a negative one.
         other = wide_second if wide_best <= wide_emitted else wide_best
         wide = wide_emitted - other if best <= emitted else wide_best - wide_emitted
-        noise.append(abs(wide - leads[place]))
+        noise.append(abs(wide - leads[index]))
     return noise
 
 

@@ -68,9 +68,10 @@ def find_program(name: str) -> str:
 
 
 def by_hand(program: str) -> str:
-    """How a person starts a program that needs more than its name; empty for any other."""
-    words = [*own_libllama_first(program), program]
-    return f"By hand this llama-server starts with: {shlex.join(words)} ..." if len(words) > 1 else ""
+    """How a person starts a program that needs more than its name, or that a package here brings; else empty."""
+    path = program if Path(program).is_absolute() else shutil.which(program) or installed_program(program) or ""
+    command = [*own_libllama_first(path), path] if path else []
+    return f"By hand this llama-server starts with: {shlex.join(command)} ..." if len(command) > 1 else ""
 
 
 class Launched(AbstractContextManager["Launched"]):
@@ -102,8 +103,8 @@ class Launched(AbstractContextManager["Launched"]):
             return ""
         self._log.seek(0)
         lines = self._log.read(_SEARCHED_BYTES).decode("utf-8", "replace").splitlines()
-        found = [line for line in lines if _COMPLAINT.search(line)]
-        return redact(_LOG_PREFIX.sub("", found[-1])) if found else ""
+        complaints = [line for line in lines if _COMPLAINT.search(line)]
+        return redact(_LOG_PREFIX.sub("", complaints[-1])) if complaints else ""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -133,8 +134,10 @@ class Launched(AbstractContextManager["Launched"]):
         try:
             return wait_for(f"http://{_HOST}:{port}", self._patience_s, lambda: self.running, self._tell)
         except ServerError as error:
-            words = "\n".join((error.message, self._log_end(), self.death)).rstrip()
-            raise ServerError(words, hint="Is it the right model? --launch PATH names another llama-server.") from error
+            reason = "\n".join((error.message, self._log_end(), self.death)).rstrip()
+            raise ServerError(
+                reason, hint="Is it the right model? --launch PATH names another llama-server."
+            ) from error
 
     def _log_end(self) -> str:
         if self._log is None:

@@ -6,6 +6,8 @@ page that only that program has, or who its list of models says they belong to.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from mlsd.errors import ServerError
-from mlsd.outside import Count, Name, Token
+from mlsd.outside import Count, Name, Token, excerpt
 from mlsd.records import Record
 
 # Our name of a setting -> where a request has it; what is not here a program is not told.
@@ -155,10 +157,20 @@ CLOCKS = {
     ),
 }  # fmt: skip
 TOKENS = ("tokens", "choices.0.token_ids", "choices.0.logprobs.content.*.id")  # ids
-PLACES = ("completion_probabilities", "logprobs")  # of each token the candidates, with an id or a piece of text
+SCORES = ("completion_probabilities", "logprobs")  # of each token the candidates, with an id or a piece of text
 OVER = ("stop", "done", "choices.0.finish_reason")  # what the last piece has
 REASON = ("stop_type", "done_reason", "choices.0.finish_reason")  # why the output ended ...
 BY_ITSELF = ("eos", "stop")  # ... if the model ended it
+# What a Prometheus page counts: llama.cpp 26389 took over vLLM's names; Rapid-MLX has its own.
+COUNTERS = {
+    "tokens_predicted_total": "n_tokens",
+    "spec_decode_num_draft_tokens_total": "proposed", "spec_decode_attempts_total": "proposed",
+    "spec_decode_num_accepted_tokens_total": "accepted", "spec_decode_accepts_total": "accepted",
+    "spec_decode_num_drafts_total": "n_rounds",
+}  # fmt: skip
+_COUNTER = re.compile(r"^(?:llamacpp:|vllm:|rapid_mlx_)(\w{1,200})(?:\{[^}\n]{0,2000}\})? (\S+)", re.MULTILINE)
+_COUNT, _MOST = re.compile(r"\d{1,20}(\.\d{0,20})?(e\+?\d{1,3})?"), 2.0**53
+Counters = Mapping[str, int]  # by our names; what a server does not count is not in it
 LogProbability = Annotated[float, Meta(ge=-1e39, le=1.0)]
 Tokens = tuple[Token, ...]
 Span = Annotated[float, Meta(ge=0, le=1e18)]  # in ns, or in a unit that is longer
@@ -174,30 +186,51 @@ class Timings(Record, frozen=True, kw_only=True):
     draft_n_accepted: Count = 0
 
 
-class Place(Record, frozen=True, kw_only=True):
+class ScoredToken(Record, frozen=True, kw_only=True):
     """A token of the output, or one that could have been."""
 
     id: Token | None = None
     token: str | None = None
     logprob: LogProbability | None = None  # null where it is minus infinity
-    top_logprobs: tuple[Place, ...] | None = None  # those that could have been there
+    top_logprobs: tuple[ScoredToken, ...] | None = None  # those that could have been there
 
     def candidates(self) -> dict[int | str, float]:
         """Log-probabilities of itself, first, and of the others; by id, or by text where there are no ids."""
-        places = {place._key: place.logprob for place in (self, *(self.top_logprobs or ()))}
-        return {key: value for key, value in places.items() if key is not None and value is not None}
+        scores = {token._key: token.logprob for token in (self, *(self.top_logprobs or ()))}
+        return {key: value for key, value in scores.items() if key is not None and value is not None}
 
     @property
     def _key(self) -> int | str | None:
         return self.token if self.id is None else self.id
 
 
+def parse_counters(page: str, sender: str) -> Counters:
+    """What a server counted since it started, summed over labels: vLLM has a counter for every engine.
+
+    Raises: ServerError for a counter that is no count.
+    """
+    counts = Counter[str]()
+    for name, text in _COUNTER.findall(page):
+        if name in COUNTERS:
+            value = float(text) if _COUNT.fullmatch(text) else -1.0
+            if not 0 <= value <= _MOST:
+                what = f"{name} is {excerpt(text.encode())!r}"
+                raise ServerError(f"{sender} returned a counter that cannot be used: {what}.")
+            counts[COUNTERS[name]] += int(value)
+    return counts
+
+
+def grown(before: Counters | None, after: Counters | None) -> Counters:
+    """What was counted between two looks, of what both have."""
+    return {name: n - before[name] for name, n in (after or {}).items() if before and name in before}
+
+
 def at(tree: Any, path: str) -> Any:
     """What stands at a path; None where nothing does."""
     names = path.split(".")
-    for place, name in enumerate(names):
+    for depth, name in enumerate(names):
         if name == "*":
-            rest = ".".join(names[place + 1 :])
+            rest = ".".join(names[depth + 1 :])
             return [at(item, rest) for item in tree] if isinstance(tree, list) else None
         if isinstance(tree, dict):
             tree = tree.get(name)
@@ -232,6 +265,6 @@ def names_of(listed: Any, sender: str) -> list[str]:
     for model in listed if isinstance(listed, list) else ():
         kinds = at(model, "output_modalities") or at(model, "architecture.output_modalities") or ["text"]
         if at(model, "state") in (None, "loaded") and isinstance(kinds, list) and "text" in kinds:
-            known = (read(model, field, Name, sender) for field in ("id", "name", "model"))
-            names += [name for name in known if name][:1]
+            values = (read(model, field, Name, sender) for field in ("id", "name", "model"))
+            names += [name for name in values if name][:1]
     return names

@@ -33,8 +33,7 @@ from mlsd.report.page import build
 from mlsd.report.render import html, markdown, terminal
 from mlsd.report.render.table import Table
 from mlsd.report.tables.arms import bench_table
-from mlsd.servers.measure import ServerResult
-from mlsd.servers.open import serve
+from mlsd.servers.measure import ServerResult, serve
 from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.store.rows import environment_key
 from mlsd.store.sessions import latest, sessions

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Send = Callable[[bytes], None]
-WORDS = ("The", " sky", " is", " blue", ",", " and", " so")
+PIECES = ("The", " sky", " is", " blue", ",", " and", " so")
 DIALECTS = ("llama-server", "openai", "mlx", "mlx-vlm", "vllm", "ollama", "lm-studio")
 MOST_S = 20.0  # a connection lives no longer, whatever an attack wants
 
@@ -143,13 +143,13 @@ class FakeServer:
 
     def _last(self, sent: Any) -> dict[str, Any]:
         """What stands at the end of an answer, as each says it; a drafting server is right with one token a round."""
-        n, own = sent["max_tokens"], len(sent.get("prompt", "")) if self.dialect == "vllm" else 5
+        n, n_prompt = sent["max_tokens"], len(sent.get("prompt", "")) if self.dialect == "vllm" else 5
         rounds = -(-(n - 1) // 2)
         accepted = n - 1 - rounds
-        reply: dict[str, Any] = {"usage": {"prompt_tokens": own, "completion_tokens": n}}
+        reply: dict[str, Any] = {"usage": {"prompt_tokens": n_prompt, "completion_tokens": n}}
         if self.dialect == "mlx-vlm":
             counts = {"draft_kind": "mtp", "draft_rounds": rounds, "draft_n": rounds, "draft_n_accepted": accepted}
-            reply["timings"] = {"prompt_n": own, "predicted_n": n, **(counts if self.draft else {})}
+            reply["timings"] = {"prompt_n": n_prompt, "predicted_n": n, **(counts if self.draft else {})}
         if self.dialect == "vllm":
             reply["usage"]["prompt_tokens_details"] = {"cached_tokens": 0}
             counts = {"num_spec_steps": rounds, "num_draft_tokens": rounds, "num_accepted_draft_tokens": accepted}
@@ -174,7 +174,7 @@ class FakeServer:
         n = sent["options"]["num_predict"] if self.dialect == "ollama" else sent["max_tokens"]
         for i in range(n):
             time.sleep(self.token_s)
-            word = WORDS[i % len(WORDS)]
+            word = PIECES[i % len(PIECES)]
             if self.dialect == "ollama":
                 yield {"message": {"content": word}} if "chat" in path else {"response": word, "done": False}
             else:
@@ -206,7 +206,7 @@ class FakeServer:
                 rounds = -(-i // 2)
                 timings |= {"draft_n": rounds, "draft_n_accepted": i - rounds}
             yield {
-                "content": WORDS[i % len(WORDS)],
+                "content": PIECES[i % len(PIECES)],
                 "tokens": [_tokens(n, len(prompt))[i]],
                 "stop": False,
                 "timings": timings,
@@ -242,7 +242,7 @@ def _tokens(n: int, n_before: int = 0) -> list[int]:
 
 
 def _text(n: int) -> str:
-    return "".join(WORDS[i % len(WORDS)] for i in range(n))
+    return "".join(PIECES[i % len(PIECES)] for i in range(n))
 
 
 # --- answers without end -------------------------------------------------------------------------------------------

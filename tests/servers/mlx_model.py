@@ -20,15 +20,15 @@ def write_both(source: Path, folder: Path, gguf: Path) -> None:
     from safetensors.numpy import save_file
 
     reader = GGUFReader(source)
-    known = {name: field.contents() for name, field in reader.fields.items()}
+    metadata = {name: field.contents() for name, field in reader.fields.items()}
     weights = {t.name: dequantize(t.data, t.tensor_type).astype(np.float32) for t in reader.tensors}
     _write_gguf(reader, weights, gguf)
     folder.mkdir(parents=True)
-    heads = {"q": known["llama.attention.head_count"], "k": known["llama.attention.head_count_kv"]}
+    heads = {"q": metadata["llama.attention.head_count"], "k": metadata["llama.attention.head_count_kv"]}
     save_file({_name(n): _as_mlx(n, w, heads) for n, w in weights.items()}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(_config(known)))
-    end = known["tokenizer.ggml.eos_token_id"]
-    _write_tokenizer(known["tokenizer.ggml.tokens"], known["tokenizer.ggml.merges"], end, folder)
+    (folder / "config.json").write_text(json.dumps(_config(metadata)))
+    end = metadata["tokenizer.ggml.eos_token_id"]
+    _write_tokenizer(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"], end, folder)
 
 
 def _write_gguf(reader: GGUFReader, weights: dict[str, np.ndarray], path: Path) -> None:
@@ -65,23 +65,23 @@ def _as_mlx(name: str, values: np.ndarray, heads: dict[str, int]) -> np.ndarray:
     return np.ascontiguousarray(values)
 
 
-def _config(known: dict[str, object]) -> dict[str, object]:
+def _config(metadata: dict[str, object]) -> dict[str, object]:
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
-        "hidden_size": known["llama.embedding_length"],
-        "num_hidden_layers": known["llama.block_count"],
-        "intermediate_size": known["llama.feed_forward_length"],
-        "num_attention_heads": known["llama.attention.head_count"],
-        "num_key_value_heads": known["llama.attention.head_count_kv"],
-        "head_dim": known["llama.attention.key_length"],
-        "rms_norm_eps": known["llama.attention.layer_norm_rms_epsilon"],
-        "rope_theta": known["llama.rope.freq_base"],
-        "vocab_size": known["llama.vocab_size"],
-        "max_position_embeddings": known["llama.context_length"],
+        "hidden_size": metadata["llama.embedding_length"],
+        "num_hidden_layers": metadata["llama.block_count"],
+        "intermediate_size": metadata["llama.feed_forward_length"],
+        "num_attention_heads": metadata["llama.attention.head_count"],
+        "num_key_value_heads": metadata["llama.attention.head_count_kv"],
+        "head_dim": metadata["llama.attention.key_length"],
+        "rms_norm_eps": metadata["llama.attention.layer_norm_rms_epsilon"],
+        "rope_theta": metadata["llama.rope.freq_base"],
+        "vocab_size": metadata["llama.vocab_size"],
+        "max_position_embeddings": metadata["llama.context_length"],
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
-        "eos_token_id": known["tokenizer.ggml.eos_token_id"],
+        "eos_token_id": metadata["tokenizer.ggml.eos_token_id"],
     }
 
 
@@ -90,11 +90,11 @@ def _write_tokenizer(tokens: list[str], merges: list[str], end: int, folder: Pat
 
     vocabulary = {token: i for i, token in enumerate(tokens)}
     pairs = [tuple(merge.split(" ")) for merge in merges]
-    made = Tokenizer(models.BPE(vocabulary, [p for p in pairs if {*p, "".join(p)} <= vocabulary.keys()]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(tokens[end], special=True)])
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(models.BPE(vocabulary, [p for p in pairs if {*p, "".join(p)} <= vocabulary.keys()]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(tokens[end], special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokens[end], "model_max_length": 4096})
     )

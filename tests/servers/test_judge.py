@@ -33,13 +33,13 @@ class Tied(FakeServer):
                 {"token": word, "logprob": -1.0},
                 {"token": other if word != other else "?", "logprob": -1.0 - lead},
             ]
-            told = {"logprobs": [{**tops[0], "top_logprobs": tops}]} if sent.get("logprobs") and self.tells else {}
-            yield {"response": word, "done": False, **told}
+            scores = {"logprobs": [{**tops[0], "top_logprobs": tops}]} if sent.get("logprobs") and self.tells else {}
+            yield {"response": word, "done": False, **scores}
         yield {"response": "", "done": True, "done_reason": "length", "eval_count": n, "prompt_eval_count": 5}
 
 
-def answer(words: tuple[str, ...]) -> ServerAnswer:
-    return ServerAnswer(text="".join(words), n_tokens=len(words))
+def answer(pieces: tuple[str, ...]) -> ServerAnswer:
+    return ServerAnswer(text="".join(pieces), n_tokens=len(pieces))
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_a_text_that_differs_is_a_near_tie_where_a_wider_pass_moves_the_lead_by_
     gap: float, noise: float, verdict: str
 ) -> None:
     with Tied(gap, noise) as server, closing(connect(server.url, 5.0)) as plain:
-        found = judge(plain, PROMPT, answer(GREY), answer(PLAIN))
+        losslessness = judge(plain, PROMPT, answer(GREY), answer(PLAIN))
         assert judge(plain, PROMPT, answer(PLAIN), answer(PLAIN)).verdict == "lossless"
-    assert (found.verdict, found.first_difference) == (verdict, 3)
-    assert found.worst_gap == pytest.approx(gap) and found.tolerance == pytest.approx(noise)
+    assert (losslessness.verdict, losslessness.first_difference) == (verdict, 3)
+    assert losslessness.worst_gap == pytest.approx(gap) and losslessness.tolerance == pytest.approx(noise)
 
 
 def test_a_server_of_before_log_probabilities_is_not_judged() -> None:
     with Tied(0.01, 0.05, tells=False) as server, closing(connect(server.url, 5.0)) as plain:
-        found = judge(plain, PROMPT, answer(GREY), answer(PLAIN))
-    assert found.verdict == "not_judged" and found.worst_gap is None
+        losslessness = judge(plain, PROMPT, answer(GREY), answer(PLAIN))
+    assert losslessness.verdict == "not_judged" and losslessness.worst_gap is None

@@ -24,7 +24,7 @@ from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer
 from mlsd.servers.flags import Binary, advice
 from mlsd.servers.judge import judge
 from mlsd.servers.launch import Launched, server_flags
-from mlsd.servers.open import serve
+from mlsd.servers.measure import serve
 from mlsd.servers.request import ServerRequest
 from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
@@ -73,18 +73,22 @@ def test_a_wrong_token_is_no_near_tie(plain: Endpoint) -> None:
     reference = plain.settle(request, plain.complete(request))
     unlikely = min(range(300, 500), key=lambda token: token in reference.tokens)
     tokens = (*reference.tokens[:10], unlikely, *reference.tokens[11:])
-    found = judge(plain, REPEATING, ServerAnswer(tokens=tokens, n_tokens=24), reference)
-    assert found.verdict == "diverged" and found.first_difference == 10
-    assert found.worst_gap is not None and found.tolerance is not None and found.worst_gap > found.tolerance
+    losslessness = judge(plain, REPEATING, ServerAnswer(tokens=tokens, n_tokens=24), reference)
+    assert losslessness.verdict == "diverged" and losslessness.first_difference == 10
+    assert (
+        losslessness.worst_gap is not None
+        and losslessness.tolerance is not None
+        and losslessness.worst_gap > losslessness.tolerance
+    )
 
 
 def test_requests_at_once_are_paired_and_judged(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
     result = pair(plain, speculative, tmp_path / "s.sqlite", "code", "factual", gamma=GAMMA, parallel=(1, 2), repeats=1)
-    found = result.results
-    assert {row.question.suite for row in found} == {"server", "server-parallel-2"}
-    assert all(verdict_words(row) in ("lossless", "near_tie") for row in found), reasons(result)
+    arms = result.results
+    assert {row.question.suite for row in arms} == {"server", "server-parallel-2"}
+    assert all(verdict_words(row) in ("lossless", "near_tie") for row in arms), reasons(result)
     # Starved of its processor the plain server may seem so slow that no speedup can be true.
-    assert all(row.ratio is not None or row.impossible for row in found if not row.is_plain)
+    assert all(row.ratio is not None or row.impossible for row in arms if not row.is_plain)
 
 
 def test_the_order_of_two_urls_does_not_matter(plain: Endpoint, speculative: Endpoint, tmp_path: Path) -> None:
@@ -208,8 +212,8 @@ def test_on_a_model_that_rolls_back_the_rounds_are_ours(llama_server: Binary, ti
         assert counted == (theirs.stats["draft_n"], theirs.stats["draft_n_accepted"])
         # The server counts rounds with a draft; before the last token nothing is left to propose.
         assert sum(r.proposed > 0 for r in ours.rounds) == theirs.stats["draft_rounds"]
-    found = {(row.question.source, row_name(row)) for row in result.results}
-    assert found == {(source, name) for source in ("server", "engine") for name in ("plain", "llama-noise003")}
+    arms = {(row.question.source, row_name(row)) for row in result.results}
+    assert arms == {(source, name) for source in ("server", "engine") for name in ("plain", "llama-noise003")}
     lines = "\n".join(server_costs(result.trials))
     assert "of our loop's speed by its own clock" in lines
     # The same rounds, or the first that differs.
@@ -260,17 +264,17 @@ ROUND_TRIP = ("copy", "code", "factual")
 def files(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The models of `PRINTED`; heads have random weights."""
     folder, llama = tmp_path_factory.mktemp("heads"), tiny / "llama.gguf"
-    found = {"llama": llama, **{f"llama-{kind}": folder / f"{kind}.gguf" for kind in ("eagle3", "dflash")}}
-    write_random_eagle3(found["llama-eagle3"], Source(llama), (1, 3, 5))
-    write_random_dflash(found["llama-dflash"], Source(llama), (1, 5))
+    paths = {"llama": llama, **{f"llama-{kind}": folder / f"{kind}.gguf" for kind in ("eagle3", "dflash")}}
+    write_random_eagle3(paths["llama-eagle3"], Source(llama), (1, 3, 5))
+    write_random_dflash(paths["llama-dflash"], Source(llama), (1, 5))
     names = ("tiny-dense", "tiny-draft", "tiny-dense-mtp")
-    return found | {name: resolve_model(name).path for name in names}
+    return paths | {name: resolve_model(name).path for name in names}
 
 
 @pytest.fixture(scope="module")
 def by_engine(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[ArmResult]:
     """What our own loop measures of these settings."""
-    found = []
+    arms = []
     for target in dict.fromkeys(target for _, target, _ in PRINTED):
         drafters = [
             replace(spec, options=spec.options | ({"draft": str(files[second])} if second else {}))
@@ -281,8 +285,8 @@ def by_engine(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
             str(files[target]), drafters=drafters, prompts=ROUND_TRIP, gammas=(GAMMA,), n_predict=96, repeats=1,
             engine=ONE_THREAD,
         )  # fmt: skip
-        found += bench(request, tmp_path_factory.mktemp("own") / "s.sqlite").results
-    return [one for one in found if not one.is_plain]
+        arms += bench(request, tmp_path_factory.mktemp("own") / "s.sqlite").results
+    return [one for one in arms if not one.is_plain]
 
 
 @pytest.mark.parametrize("printed", PRINTED, ids=lambda one: f"{one[0].name} {one[0].options or ''}")
@@ -291,30 +295,30 @@ def test_printed_flags_draft_as_was_measured_or_say_what_differs(
 ) -> None:
     spec, target, second = printed
     key = spec.name, spec.options
-    own = {one.text: one for one in by_engine if (one.case.drafter.name, one.case.drafter.options) == key}
+    by_text = {one.text: one for one in by_engine if (one.case.drafter.name, one.case.drafter.options) == key}
     first, *rest = advice(spec, GAMMA, str(files[second]) if second else None, files[target])
-    assert set(own) == set(ROUND_TRIP)
+    assert set(by_text) == set(ROUND_TRIP)
     if "no flags do this" in first:
         return
-    told = any("draft otherwise" in line for line in rest)
+    differs = any("draft otherwise" in line for line in rest)
     flags = shlex.split(first.removeprefix("llama-server: "))
     assert flags[1] in llama_server.types
     common = server_flags(llama_server, str(files[target]), ONE_THREAD, 2048, 1)
     with Launched(llama_server, [*common, *flags], 60.0) as server:
-        texts = (load_prompt(prompt).text for prompt in own)
+        texts = (load_prompt(prompt).text for prompt in by_text)
         prompts = [server.endpoint.tokenize(text) or text for text in texts]
         answers = [server.endpoint.complete(Request(prompt=prompt, n_predict=96)) for prompt in prompts]
-    found = list(zip(own.values(), answers, strict=True))
+    pairs = list(zip(by_text.values(), answers, strict=True))
     # Where two tokens are as likely, kernels that round otherwise write another text, with other drafts.
-    found = [(one, answer) for one, answer in found if one.trials[0].trial.text == answer.text] or found
-    proposed, accepted = (sum(getattr(answer, of) or 0 for _, answer in found) for of in ("proposed", "accepted"))
-    after_first = sum(answer.n_tokens - 1 for _, answer in found)
-    ours = total(one.whole for one, _ in found)
+    pairs = [(one, answer) for one, answer in pairs if one.trials[0].trial.text == answer.text] or pairs
+    proposed, accepted = (sum(getattr(answer, of) or 0 for _, answer in pairs) for of in ("proposed", "accepted"))
+    after_first = sum(answer.n_tokens - 1 for _, answer in pairs)
+    ours = total(one.whole for one, _ in pairs)
     mgl = after_first / (after_first - accepted)
     assert proposed or not flags[1].startswith("draft-")
     assert ours.mgl is not None
-    assert told or abs(mgl / ours.mgl - 1) <= MOST_APART, (mgl, ours.mgl, flags)
-    if not told and proposed and ours.acceptance_rate is not None:
+    assert differs or abs(mgl / ours.mgl - 1) <= MOST_APART, (mgl, ours.mgl, flags)
+    if not differs and proposed and ours.acceptance_rate is not None:
         assert accepted / proposed == pytest.approx(ours.acceptance_rate, abs=0.1)
 
 

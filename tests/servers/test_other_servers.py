@@ -16,7 +16,7 @@ from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
 from mlsd.servers.endpoint import Endpoint, Request, ServerAnswer, wait_for
 from mlsd.servers.judge import judge
-from mlsd.servers.open import serve
+from mlsd.servers.measure import serve
 from mlsd.servers.request import ServerRequest
 from tests.lab.processes import ROOT, free_port
 from tests.needs import needed
@@ -36,8 +36,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         def start(module: str, *arguments: object) -> Endpoint:
             port, nothing = free_port(), subprocess.DEVNULL
             command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *map(str, arguments)]
-            own = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(hub), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-            process = subprocess.Popen(command, stdout=nothing, stderr=nothing, env={**os.environ, **own}, cwd="/")
+            variables = {
+                "HF_HUB_OFFLINE": "1",
+                "HF_HUB_CACHE": str(hub),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(ROOT),
+            }
+            process = subprocess.Popen(
+                command, stdout=nothing, stderr=nothing, env={**os.environ, **variables}, cwd="/"
+            )
             stack.callback(process.wait)
             stack.callback(process.kill)
             endpoint = wait_for(f"http://127.0.0.1:{port}", 120.0, lambda: process.poll() is None)
@@ -74,14 +81,14 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
     result = pair(plain, lookup, tmp_path / "s.sqlite", prompt_of(COUNTING), n_predict=24, repeats=1, stop_at_eog=True)
     assert not reasons(result, "ar")
     # Its prompt lookup writes another text once a prompt comes again: seen as such, or as a difference, never as equal.
-    (plain_text,) = {one.trial.text for one in result.trials if one.trial.arm == "ar"}
-    for one in (one.trial for one in result.trials if one.trial.arm == "sd"):
-        assert one.valid == (one.text == plain_text and one.status != "failed")
+    (plain_text,) = {trial.trial.text for trial in result.trials if trial.trial.arm == "ar"}
+    for trial in (trial.trial for trial in result.trials if trial.trial.arm == "sd"):
+        assert trial.valid == (trial.text == plain_text and trial.status != "failed")
     assert all("differs" in reason or "wrote something else" in reason for reason in reasons(result))
     notes = "\n".join(result.notes)
     assert "compared as text" in notes and "of whole answers, by our clock" in notes
-    for one in (one.trial for one in result.trials if one.trial.status != "failed"):
-        assert one.tokens == () and 1 < one.n_tokens <= 24 and one.decode_ns
+    for trial in (trial.trial for trial in result.trials if trial.trial.status != "failed"):
+        assert trial.tokens == () and 1 < trial.n_tokens <= 24 and trial.decode_ns
     # Another text is no near tie, as nobody gives its probabilities.
     assert {verdict_words(row) for row in result.results if row.tok_s} <= {"lossless", "different"}
 
@@ -138,8 +145,8 @@ def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, E
     assert plain.server.program == "mlx_lm.server" and plain.program.gives_tokens
     result = pair(plain, drafting, tmp_path / "s.sqlite", "code", n_predict=32, stop_at_eog=True)
     assert not reasons(result, "ar")
-    for one in result.trials:
-        assert one.trial.tokens and one.trial.decode_ns
+    for measured in result.trials:
+        assert measured.trial.tokens and measured.trial.decode_ns
     assert set(verdicts(result)) <= {"lossless", "not_judged"}  # no probabilities tell of a tie
     assert plain.server.model == "target"  # not default_model
     assert {verdict_words(row) for row in result.results} <= {"lossless", "different"}
@@ -157,6 +164,8 @@ def test_mlx_and_llama_server_write_the_same_from_the_same_weights(
         as_text = Request(prompt=text, n_predict=48, ignore_eog=False)
         answer = mlx.settle(as_text, mlx.complete(as_text))
         assert answer.n_prompt == len(prompt)
-        found = judge(llama, prompt, ServerAnswer(tokens=answer.tokens, n_tokens=answer.n_tokens), reference)
+        losslessness = judge(llama, prompt, ServerAnswer(tokens=answer.tokens, n_tokens=answer.n_tokens), reference)
         # Other kernels round otherwise: where they part it is over a hair's breadth.
-        assert found.verdict == "lossless" or (found.worst_gap is not None and found.worst_gap < 0.05), found
+        assert losslessness.verdict == "lossless" or (
+            losslessness.worst_gap is not None and losslessness.worst_gap < 0.05
+        ), losslessness

@@ -54,9 +54,9 @@ def with_field(value: Any, path: tuple[Any, ...], other: Any) -> Any:
     """The value with another one at a place."""
     if not path:
         return other
-    made = dict(value) if isinstance(value, dict) else list(value)
-    made[path[0]] = with_field(value[path[0]], path[1:], other)
-    return made
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = with_field(value[path[0]], path[1:], other)
+    return copy
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -73,13 +73,13 @@ def test_a_field_of_another_shape_is_one_message_that_names_the_sender(
         ask_everything(server.url)
         n_refused, values = 0, itertools.cycle(WRONG_VALUES)
         for page, honest in pages.items():
-            for place in fields_of(honest):
+            for field in fields_of(honest):
                 # Thousands more are tried by benchmarks/hostile.py.
-                for wrong in (*WRONG_BYTES, *WRONG_VALUES) if not place else itertools.islice(values, 3):
+                for wrong in (*WRONG_BYTES, *WRONG_VALUES) if not field else itertools.islice(values, 3):
 
-                    def altered(path: str, value: Any, page: str = page, place: Any = place, wrong: Any = wrong) -> Any:
+                    def altered(path: str, value: Any, page: str = page, field: Any = field, wrong: Any = wrong) -> Any:
                         try:
-                            return with_field(value, place, wrong) if path == page else value
+                            return with_field(value, field, wrong) if path == page else value
                         except (KeyError, IndexError, TypeError):  # another event of the same path
                             return value
 
@@ -88,7 +88,7 @@ def test_a_field_of_another_shape_is_one_message_that_names_the_sender(
                         ask_everything(server.url)
                     except MlsdError as error:
                         n_refused += 1
-                        assert server.url in str(error) or "server" in str(error), f"{page} {place} {wrong!r}: {error}"
+                        assert server.url in str(error) or "server" in str(error), f"{page} {field} {wrong!r}: {error}"
     assert n_refused > 20
 
 
@@ -102,8 +102,8 @@ def test_a_server_that_answers_nonsense_costs_its_trials_and_not_the_run(tmp_pat
         with closing(ends[0]), closing(ends[1]):
             result = pair(*ends, tmp_path / "s.sqlite", n_predict=6)
     assert not reasons(result, "ar")
-    told = ("$.tokens_predicted", f"{broken.url}/completion has a value", "`int` >= 0")  # the field, and of what
-    assert [all(words in reason for words in told) for reason in reasons(result)] == [True, True], reasons(result)
+    expected = ("$.tokens_predicted", f"{broken.url}/completion has a value", "`int` >= 0")  # the field, and of what
+    assert [all(text in reason for text in expected) for reason in reasons(result)] == [True, True], reasons(result)
 
 
 # --- without end --------------------------------------------------------------------------------------------------

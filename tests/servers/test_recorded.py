@@ -19,11 +19,10 @@ import pytest
 from mlsd.analysis.results.server_arms import rival, row_name
 from mlsd.cli import main
 from mlsd.errors import MlsdError
-from mlsd.servers.counters import grown
 from mlsd.servers.distrust import impossible
 from mlsd.servers.endpoint import Request, Server, ServerAnswer, connect
-from mlsd.servers.open import UNREPORTED, serve
-from mlsd.servers.programs import PROGRAMS, Program
+from mlsd.servers.measure import UNREPORTED, serve
+from mlsd.servers.programs import PROGRAMS, Program, grown
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer
 from tests.servers.measured import ONE_THREAD
@@ -82,12 +81,12 @@ def vllm_page(times: int) -> str:
     labels = 'engine="{}",instance="localhost:8000",job="vllm",model_name="/home/models/Qwen3-0.6B"'
     lines = ["# TYPE vllm:spec_decode_num_drafts_total counter"]
     for engine, drafts in enumerate(VLLM_DRAFTS):
-        own = labels.format(engine)
-        lines += [f"vllm:spec_decode_num_drafts_total{{{own}}} {times * drafts}.0"]
-        lines += [f"vllm:spec_decode_num_drafts_created{{{own}}} 1756736798.733569"]
-        lines += [f"vllm:spec_decode_num_draft_tokens_total{{{own}}} {times * 5 * drafts}.0"]
-        lines += [f"vllm:spec_decode_num_accepted_tokens_total{{{own}}} {times * 3 * drafts}.0"]
-        lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{own},position="0"}} {times * drafts}.0']
+        label = labels.format(engine)
+        lines += [f"vllm:spec_decode_num_drafts_total{{{label}}} {times * drafts}.0"]
+        lines += [f"vllm:spec_decode_num_drafts_created{{{label}}} 1756736798.733569"]
+        lines += [f"vllm:spec_decode_num_draft_tokens_total{{{label}}} {times * 5 * drafts}.0"]
+        lines += [f"vllm:spec_decode_num_accepted_tokens_total{{{label}}} {times * 3 * drafts}.0"]
+        lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{label},position="0"}} {times * drafts}.0']
     return "\n".join(lines)
 
 
@@ -211,7 +210,7 @@ def test_another_program_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     last = {"usage": {"prompt_tokens": 5, "completion_tokens": 3}, "timings": {"draft_n": 4, "draft_n_accepted": 2}}
     server = Replay("openai", listing("somebody new"), openai_events(3, last))
     about, (answer,) = answered(server, WHY)
-    assert about.words == "newcomer (untested: from recorded exchanges)"
+    assert about.description == "newcomer (untested: from recorded exchanges)"
     assert (answer.text, answer.n_tokens, answer.proposed, answer.accepted) == ("xxx", 3, 4, 2)
     (sent,) = server.requests
     assert sent["path"] == "/v9/complete" and sent["options"] == {"exact": True} and sent["max_tokens"] == 3
@@ -230,7 +229,7 @@ def test_vllm_tells_of_each_request_what_was_accepted_in_how_many_rounds() -> No
     server = Replay("vllm", VLLM, openai_events(n, {"usage": usage, "metrics": VLLM_METRICS}, ids=True))
     request = Request(prompt=(1, 2, 3), n_predict=n)
     about, (answer,) = answered(server, request)
-    assert about.words == "vLLM 0.27.2rc1.dev407 (untested: from recorded exchanges)"
+    assert about.description == "vLLM 0.27.2rc1.dev407 (untested: from recorded exchanges)"
     assert (answer.n_rounds, answer.proposed, answer.accepted) == (43, 129, 10)
     assert answer.by_accepted == (39, 1, 0, 3)
     assert (answer.prompt_ns, answer.decode_ns) == (85_200_000, 1_240_500_000)  # to the first token, and from it on
@@ -254,8 +253,8 @@ def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
     with Replay("ollama", OLLAMA, OLLAMA_LINES) as server:
         request = ServerRequest(url=server.url, n_predict=3, repeats=2, engine=ONE_THREAD)
         result = serve(request, tmp_path / "s.sqlite")
-    found = result.results
-    assert [row_name(row) for row in found] == ["plain", "speculation"]
+    arms = result.results
+    assert [row_name(row) for row in arms] == ["plain", "speculation"]
     notes = "\n".join(result.notes)
     assert "untested" in notes and "compared as text" in notes
 
@@ -266,9 +265,9 @@ def test_a_server_that_tells_nothing_of_drafting_is_not_called_plain(tmp_path: P
         result = serve(ServerRequest(url=other.url, against=plain.url, **given), tmp_path / "s.sqlite")
         rivals = serve(ServerRequest(rivals=(plain.url, other.url), **given), tmp_path / "r.sqlite")
     assert any("taken on trust" in note for note in result.notes)
-    for one in (result, rivals):
-        assert not any("two plain" in note for note in one.notes)
-        assert {arm.case.target.id.partition(" @")[0] for arm in one.results} == {"unnamed model"}
+    for compared in (result, rivals):
+        assert not any("two plain" in note for note in compared.notes)
+        assert {arm.case.target.id.partition(" @")[0] for arm in compared.results} == {"unnamed model"}
     assert {arm.case.drafter.name for arm in rivals.results} == {UNREPORTED}
     assert not [line for line in rival(rivals.results) if "plain" in line or "llama-server" in line]
     report = tmp_path / "report"

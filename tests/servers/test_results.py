@@ -29,7 +29,7 @@ def trial(
 ) -> Measured:  # fmt: skip
     """A trial of 101 tokens at a speed; 60 of them were drafted where no rounds are given."""
     proposed, accepted = (sum(p for p, _ in counts), sum(a for _, a in counts)) if counts else (80, 60)
-    made = Trial(
+    trial_ = Trial(
         case_id=case.id, arm=case.arm, gamma=case.gamma, block=block, repeat=block, position=0,
         status=Status.VALID if valid else Status.INVALID, reason=None if valid else "it lies",
         started_at="2026-01-01T00:00:00+00:00", tokens=tuple(range(101)), decode_ns=round(100e9 / tok_s),
@@ -44,27 +44,27 @@ def trial(
             for p, a in counts
         ),
     )  # fmt: skip
-    return as_measured([(case, made)])[0]
+    return as_measured([(case, trial_)])[0]
 
 
 def arms(speedup: float, noise: float, seed: int, *, blocks: int = 5, gamma: int = 4) -> list[Measured]:
     """Both arms in blocks that share their noise, and each its own."""
-    draw, made = random.Random(seed), []
+    draw, trials = random.Random(seed), []
     for block in range(blocks):
         shared = 100 * draw.lognormvariate(0, 5 * noise)
-        made.append(trial(case("ar"), block, shared * draw.lognormvariate(0, noise)))
-        made.append(trial(case("sd", gamma=gamma), block, shared * speedup * draw.lognormvariate(0, noise)))
-    return made
+        trials.append(trial(case("ar"), block, shared * draw.lognormvariate(0, noise)))
+        trials.append(trial(case("sd", gamma=gamma), block, shared * speedup * draw.lognormvariate(0, noise)))
+    return trials
 
 
-def rows(found: list[Measured]) -> list[ArmResult]:
+def rows(trials: list[Measured]) -> list[ArmResult]:
     """Every arm, servers being one process throughout."""
-    return arm_results(found, SessionPlan(pool="all", process_per_arm=True))
+    return arm_results(trials, SessionPlan(pool="all", process_per_arm=True))
 
 
-def drafted(found: list[Measured]) -> ArmResult:
+def drafted(trials: list[Measured]) -> ArmResult:
     """The speculative arm."""
-    return next(row for row in rows(found) if not row.is_plain)
+    return next(row for row in rows(trials) if not row.is_plain)
 
 
 LIES = [one if one.case.arm == "ar" else trial(one.case, one.trial.block, 300, valid=False) for one in arms(2, 0.01, 1)]
@@ -74,7 +74,7 @@ FLAGS = (
 
 
 @pytest.mark.parametrize(
-    ("found", "answer", "flags"),
+    ("trials", "answer", "flags"),
     [
         (arms(1.5, 0.01, 1), "Use d, gamma 4: 1.5", f"{FLAGS} small.gguf)"),
         (arms(0.7, 0.01, 1), "Leave speculation off: the best tried, d, gamma 4, is", "llama-server: leave it off"),
@@ -86,53 +86,59 @@ FLAGS = (
     ],
 )
 def test_a_gain_a_loss_a_draw_and_a_lie_are_answered_with_what_to_set(
-    found: list[Measured], answer: str, flags: str
+    trials: list[Measured], answer: str, flags: str
 ) -> None:
-    line, *rest = recommend(rows(found), {"d": "small.gguf"})
+    line, *rest = recommend(rows(trials), {"d": "small.gguf"})
     assert line.startswith(answer)
     assert rest[0].startswith(flags) if flags else not rest
+    # Of a server that runs no other draft length was measured.
+    assert flags != "Leave the server's speculation on." or "Only the draft length that it has" in rest[1]
 
 
 def test_a_speedup_beyond_the_mgl_is_not_used_and_the_answer_says_so() -> None:
-    made = arms(4.0, 0.01, 1, gamma=0)  # 60 of 100 accepted: 2.5 tokens a round
-    assert drafted(made).ratio is None and "more than its MGL of 2.50 allows" in drafted(made).impossible
-    assert "MGL of 2.50" in recommend(rows(made))[0] and recommend(rows(made))[0].startswith("No usable measurement")
+    trials = arms(4.0, 0.01, 1, gamma=0)  # 60 of 100 accepted: 2.5 tokens a round
+    assert drafted(trials).ratio is None and "more than its MGL of 2.50 allows" in drafted(trials).impossible
+    assert "MGL of 2.50" in recommend(rows(trials))[0] and recommend(rows(trials))[0].startswith(
+        "No usable measurement"
+    )
 
 
-def idle(one: Measured) -> Measured:
-    none = {"draft_n": 0, "draft_n_accepted": 0} if one.case.arm == "sd" else {}
-    return as_measured([(one.case, msgspec.structs.replace(one.trial, stats={**one.trial.stats, **none}))])[0]
+def idle(measured: Measured) -> Measured:
+    none = {"draft_n": 0, "draft_n_accepted": 0} if measured.case.arm == "sd" else {}
+    return as_measured(
+        [(measured.case, msgspec.structs.replace(measured.trial, stats={**measured.trial.stats, **none}))]
+    )[0]
 
 
 @pytest.mark.parametrize(("speedup", "blocks"), [(1.04, 1), (1.16, 5)])
 def test_a_server_that_proposed_nothing_is_said_and_ends_the_question(speedup: float, blocks: int) -> None:
-    found = rows([idle(one) for one in arms(speedup, 0.001, 1, blocks=blocks)])
-    assert recommend(found)[0] == (
+    results = rows([idle(one) for one in arms(speedup, 0.001, 1, blocks=blocks)])
+    assert recommend(results)[0] == (
         "Leave speculation off: the best tried, d, gamma 4, proposed nothing, so it decoded plainly."
     )
-    assert found[1].effect == "not decided yet" and not found[1].is_open, "whatever its times say"
+    assert results[1].effect == "not decided yet" and not results[1].is_open, "whatever its times say"
 
 
 def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:
-    one = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "not_judged", valid=False)]
-    assert verdict_words(drafted(one)) == "different"
-    two = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", gap=1.5, valid=False)]
-    assert verdict_words(drafted(two)) == "diverged" and "1.5" in margin(drafted(two).losslessness)
-    assert verdict_words(rows(two)[0], deterministic=False) == "lossless"
+    unjudged = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "not_judged", valid=False)]
+    assert verdict_words(drafted(unjudged)) == "different"
+    diverged = [trial(case("ar"), 0, 100), trial(case("sd"), 0, 100, "diverged", gap=1.5, valid=False)]
+    assert verdict_words(drafted(diverged)) == "diverged" and "1.5" in margin(drafted(diverged).losslessness)
+    assert verdict_words(rows(diverged)[0], deterministic=False) == "lossless"
 
 
 def test_engine_and_server_are_never_pooled_and_their_rounds_are_compared() -> None:
-    made = arms(1.2, 0.01, 2)
+    trials = arms(1.2, 0.01, 2)
     for block in range(3):
-        made.append(trial(case("ar", server=None), block, 200))
-        made.append(trial(case("sd", server=None, gamma=4), block, 300, counts=((4, 2), (4, 1), (2, 0))))
-    made.append(trial(case("sd", gamma=4), 9, 120, counts=((4, 2), (4, 0), (2, 0))))
-    found = {(row.question.source, row_name(row)): row for row in rows(made)}
-    assert set(found) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
-    assert found["engine", "d"].ratio is not None and found["engine", "d"].ratio.value == pytest.approx(1.5)
-    lines = server_costs(made)
+        trials.append(trial(case("ar", server=None), block, 200))
+        trials.append(trial(case("sd", server=None, gamma=4), block, 300, counts=((4, 2), (4, 1), (2, 0))))
+    trials.append(trial(case("sd", gamma=4), 9, 120, counts=((4, 2), (4, 0), (2, 0))))
+    results = {(row.question.source, row_name(row)): row for row in rows(trials)}
+    assert set(results) == {("server", "plain"), ("server", "d"), ("engine", "plain"), ("engine", "d")}
+    assert results["engine", "d"].ratio is not None and results["engine", "d"].ratio.value == pytest.approx(1.5)
+    lines = server_costs(trials)
     assert any("part at round 2 (after token 4)" in line and "accepted 1 of 4" in line for line in lines)
-    assert recommend(rows(made))[0].startswith("Use d, gamma 4: 1.2"), "which is said of the server alone"
+    assert recommend(rows(trials))[0].startswith("Use d, gamma 4: 1.2"), "which is said of the server alone"
 
 
 def test_an_interval_covers_what_two_processes_of_one_program_differ_by() -> None:

@@ -11,8 +11,7 @@ import pytest
 from mlsd.analysis.results.server_arms import by_category, first_token_ms, rival, row_name, token_ms
 from mlsd.cli import main
 from mlsd.errors import MlsdError
-from mlsd.servers.measure import ServerResult
-from mlsd.servers.open import serve
+from mlsd.servers.measure import ServerResult, serve
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer, whole
 from tests.servers.measured import ONE_THREAD
@@ -24,14 +23,17 @@ pytestmark = pytest.mark.heavy  # servers that are waited for
 TOKEN_S = 0.006
 
 
-def compared(one: FakeServer, other: FakeServer, db: Path, **more: Any) -> ServerResult:
+def compared(first: FakeServer, second: FakeServer, db: Path, **more: Any) -> ServerResult:
     settings = {"n_predict": 24, "repeats": 3, "engine": ONE_THREAD, **more}
-    return serve(ServerRequest(rivals=(one.url, other.url), **settings), db)
+    return serve(ServerRequest(rivals=(first.url, second.url), **settings), db)
 
 
 def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path) -> None:
-    with FakeServer("openai", token_s=TOKEN_S) as one, FakeServer("mlx-vlm", draft=True, token_s=3 * TOKEN_S) as other:
-        result = compared(one, other, tmp_path / "s.sqlite", **TIMED)
+    with (
+        FakeServer("openai", token_s=TOKEN_S) as server,
+        FakeServer("mlx-vlm", draft=True, token_s=3 * TOKEN_S) as other,
+    ):
+        result = compared(server, other, tmp_path / "s.sqlite", **TIMED)
     first, second = result.results
     assert (row_name(first), row_name(second)) == ("m-none @ OpenAI-compatible", "m-none @ mlx-vlm")
     assert first.ratio is None and second.effect == "slower", second
@@ -49,7 +51,7 @@ def test_the_slower_of_two_servers_is_told_with_what_each_accepts(tmp_path: Path
 @pytest.mark.parametrize("fails", [False, True])
 def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: dict[str, Any], fails: bool) -> None:
     """Of a server that drafts and holds half of each answer back, beside a plain one that may break down midway."""
-    found = []
+    effects = []
     for order in (1, -1):
         n_before = itertools.count()
 
@@ -70,16 +72,16 @@ def test_which_server_is_named_first_changes_no_answer(tmp_path: Path, goal: dic
         assert str(other.effect) in lines and "plain" not in str(other.decision)
         # Starved of their processor answers may take no longer than those of one token, and nothing is compared.
         assert fails or str(other.decision).startswith((other.effect, "not compared"))
-        found.append((other.effect, result.stopped))
-    for (effect, stopped), sure in zip(found, ("faster", "slower"), strict=True):
+        effects.append((other.effect, result.stopped))
+    for (effect, stopped), sure in zip(effects, ("faster", "slower"), strict=True):
         # A busy machine may leave it open, not turn it.
         assert effect == "not decided yet" or (effect == sure and not fails)
         assert stopped is None if not goal else stopped == "spoilt" if fails else stopped in ("decided", "budget")
 
 
 def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(tmp_path: Path) -> None:
-    with FakeServer(token_s=TOKEN_S) as one, FakeServer(token_s=TOKEN_S) as other:
-        result = compared(one, other, tmp_path / "same.sqlite", n_predict=8, repeats=1, prompts=("code", "factual"))
+    with FakeServer(token_s=TOKEN_S) as first, FakeServer(token_s=TOKEN_S) as other:
+        result = compared(first, other, tmp_path / "same.sqlite", n_predict=8, repeats=1, prompts=("code", "factual"))
         assert result.agreement == ("m @ llama-server 2 writes what m @ llama-server 1 does on 2 of 2 prompts.",)
         assert not any(map(by_category, result.results)), "what drafts nothing accepts no share of anything"
 
@@ -89,39 +91,39 @@ def test_two_servers_that_write_the_same_are_said_to_and_others_where_they_part(
             return {"data": [{"meta": {"n_vocab": 99}}]} if path == "/v1/models" else value
 
         other.value = altered
-        result = compared(one, other, tmp_path / "other.sqlite", n_predict=8, repeats=1)
+        result = compared(first, other, tmp_path / "other.sqlite", n_predict=8, repeats=1)
     lines = "\n".join(result.agreement)
     assert "on 0 of 1 prompts" in lines
     assert "code: the texts part after 11 characters, at 'blue, and soThe' and 'grey, and soThe'" in lines
     assert "vocabulary (512 and 99)" in lines
-    assert all(one.trial.valid and one.trial.losslessness is None for one in result.trials)
+    assert all(first.trial.valid and first.trial.losslessness is None for first in result.trials)
 
 
 def test_of_two_servers_programs_get_the_comparison_and_neither_answer_nor_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with FakeServer(token_s=TOKEN_S) as one, FakeServer(token_s=TOKEN_S) as other:
-        words = ["--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(tmp_path / "s.sqlite")]
-        main(["server", one.url, other.url, *words, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert "answers" not in found and [arm["output"] for arm in found["summary"]] == [None, None]
-    assert found["summary"][1]["effect"] == "not decided yet"
-    assert any("What decides it: mlsd server" in line and "--until decided" in line for line in found["advice"])
-    assert [line for line in found["advice"] if "not decided yet" in line] and "on 1 of 1 prompts" in str(
-        found["advice"]
+    with FakeServer(token_s=TOKEN_S) as first, FakeServer(token_s=TOKEN_S) as other:
+        options = ["--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(tmp_path / "s.sqlite")]
+        main(["server", first.url, other.url, *options, "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert "answers" not in printed and [arm["output"] for arm in printed["summary"]] == [None, None]
+    assert printed["summary"][1]["effect"] == "not decided yet"
+    assert any("What decides it: mlsd server" in line and "--until decided" in line for line in printed["advice"])
+    assert [line for line in printed["advice"] if "not decided yet" in line] and "on 1 of 1 prompts" in str(
+        printed["advice"]
     )
 
 
 def test_a_server_that_takes_conversations_alone_makes_the_other_take_them_too(tmp_path: Path) -> None:
     paths: list[str] = []
-    with FakeServer("mlx") as one, FakeServer("mlx-vlm") as other:
-        one.value = lambda path, value: paths.append(path) or value
-        compared(one, other, tmp_path / "s.sqlite", n_predict=4, repeats=1)
+    with FakeServer("mlx") as server, FakeServer("mlx-vlm") as other:
+        server.value = lambda path, value: paths.append(path) or value
+        compared(server, other, tmp_path / "s.sqlite", n_predict=4, repeats=1)
     assert "/v1/chat/completions" in paths
 
 
 def test_more_than_two_servers_and_one_twice_are_refused(tmp_path: Path) -> None:
-    with FakeServer() as one:
-        for urls in ((one.url, one.url), (one.url, "http://127.0.0.1:1", "http://127.0.0.1:2")):
+    with FakeServer() as first:
+        for urls in ((first.url, first.url), (first.url, "http://127.0.0.1:1", "http://127.0.0.1:2")):
             with pytest.raises(MlsdError, match=r"same server|Two servers"):
                 serve(ServerRequest(rivals=urls), tmp_path / "s.sqlite")

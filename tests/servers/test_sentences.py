@@ -1,7 +1,7 @@
 """What a person reads about a server is true of that server, and leads to what helps."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,26 +12,24 @@ from mlsd.cli import main
 from mlsd.errors import InputError, ServerError
 from mlsd.records import DRAFT_MODEL, DrafterSpec, ModelRef
 from mlsd.report.tables.arms import category_table
-from mlsd.servers.connection import check_url
 from mlsd.servers.distrust import impossible
 from mlsd.servers.endpoint import Request, ServerAnswer, connect
 from mlsd.servers.flags import Binary, advice
 from mlsd.servers.launch import by_hand, find_program
-from mlsd.servers.open import serve
+from mlsd.servers.measure import serve
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer
 from tests.servers.measured import ONE_THREAD, reasons
 from tests.servers.test_results import arms, case, rows, trial
 
-Altered = Callable[[str, Any], Any]
 SHORT: dict[str, Any] = {"n_predict": 8, "repeats": 1, "engine": ONE_THREAD}
 
 
-def run(*words: str, db: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def run(*options: str, db: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The exit code of ``mlsd server``, and all that it prints."""
     code = 0
     try:
-        main(["server", *words, "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(db)])
+        main(["server", *options, "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(db)])
     except SystemExit as ended:
         code = int(ended.code or 0)
     out, err = capsys.readouterr()
@@ -69,16 +67,11 @@ def test_lm_studio_is_told_a_model_by_its_name(tmp_path: Path) -> None:
     assert named[1] == "LM Studio: Speculative Decoding > Draft Model small-q4, Drafting Max Size 3."
 
 
-def test_of_a_server_that_runs_only_its_own_draft_length_was_measured() -> None:
-    said = recommend(rows(arms(1.5, 0.01, 1, gamma=0)))
-    assert "Only the draft length that it has was measured" in said[-1]
-
-
 def test_whether_a_text_differs_and_whether_it_is_faster_are_two_answers(tmp_path: Path) -> None:
-    found = [trial(case("ar", gamma=0), n, 100) for n in range(5)]
-    found += [trial(case("sd", gamma=4), n, 167 + 0.1 * n, "not_judged") for n in range(5)]
-    assert "its text differs from plain decoding's, not judged" in recommend(rows(found))[0]
-    assert recommend(rows(found))[0].startswith("Use d, gamma 4: 1.67x")
+    trials = [trial(case("ar", gamma=0), n, 100) for n in range(5)]
+    trials += [trial(case("sd", gamma=4), n, 167 + 0.1 * n, "not_judged") for n in range(5)]
+    assert "its text differs from plain decoding's, not judged" in recommend(rows(trials))[0]
+    assert recommend(rows(trials))[0].startswith("Use d, gamma 4: 1.67x")
     with FakeServer("openai", token_s=0.005) as plain, FakeServer("openai", token_s=0.005) as other:
         other.value = reworded
         result = serve(ServerRequest(url=other.url, against=plain.url, **SHORT), tmp_path / "s.sqlite")
@@ -88,8 +81,8 @@ def test_whether_a_text_differs_and_whether_it_is_faster_are_two_answers(tmp_pat
 
 
 def test_of_two_servers_a_plain_one_drafts_nothing(tmp_path: Path) -> None:
-    with FakeServer() as one, FakeServer(draft=True) as other:
-        result = serve(ServerRequest(rivals=(one.url, other.url), **SHORT), tmp_path / "s.sqlite")
+    with FakeServer() as first, FakeServer(draft=True) as other:
+        result = serve(ServerRequest(rivals=(first.url, other.url), **SHORT), tmp_path / "s.sqlite")
     lines = "\n".join(rival(result.results))
     assert "m @ llama-server 1 drafts nothing." in lines and "does not report" not in lines
 
@@ -131,16 +124,6 @@ def test_the_flags_name_the_draft_that_won() -> None:
     assert "a.gguf" not in " ".join(second)
 
 
-def repeated() -> Altered:
-    """Times that come again to the digit."""
-    clock = {"prompt_ms": 3.1234, "predicted_ms": 0.0}
-
-    def alters(path: str, value: Any) -> Any:
-        return {**value, "timings": {**value["timings"], **clock}} if path == "/completion" else value
-
-    return alters
-
-
 def test_where_nothing_could_be_measured_a_repeat_is_not_advised_and_the_exit_code_is_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,9 +139,9 @@ def test_where_nothing_could_be_measured_a_repeat_is_not_advised_and_the_exit_co
 def test_what_would_decide_it_is_told_of_requests_alone_though_several_at_once_are_decided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--parallel", "1,2", "--prompt", "code", "--prompt", "factual")
+    options = ("--parallel", "1,2", "--prompt", "code", "--prompt", "factual")
     with FakeServer(token_s=0.004) as plain, FakeServer(draft=True, token_s=0.004) as other:
-        code, said = run(other.url, "--against", plain.url, *words, db=tmp_path / "s.sqlite", capsys=capsys)
+        code, said = run(other.url, "--against", plain.url, *options, db=tmp_path / "s.sqlite", capsys=capsys)
     assert code == 0 and ("Not decided yet" in said) == ("What decides it" in said), said
 
 
@@ -169,11 +152,6 @@ def test_trials_too_short_to_decide_are_repeated_with_more_tokens(
         _, said = run(other.url, "--against", plain.url, db=tmp_path / "s.sqlite", capsys=capsys)
     (line,) = (line for line in said.splitlines() if line.startswith("What decides it"))
     assert int(line.partition("--n-predict ")[2].split()[0]) > 8
-
-
-def test_a_url_that_is_none_names_the_ports_that_servers_have() -> None:
-    with pytest.raises(InputError, match=r"llama-server 9931 \(8080 before b11524\)"):
-        check_url("9931")
 
 
 def test_models_that_write_no_text_are_passed_over() -> None:

@@ -38,8 +38,8 @@ def behind(tmp_path: Path) -> Iterator[Measure]:
             lying.value = lambda path, value: fault(value) if path == "/completion" else value
             plain.token_s = drafting.token_s = token_s
             settings = {"n_predict": N_PREDICT, "repeats": TIMES, **more}
-            with closing(connect(plain.url, patience_s)) as one, closing(connect(drafting.url, patience_s)) as other:
-                return pair(one, other, tmp_path / "s.sqlite", gamma=1, **settings)
+            with closing(connect(plain.url, patience_s)) as first, closing(connect(drafting.url, patience_s)) as second:
+                return pair(first, second, tmp_path / "s.sqlite", gamma=1, **settings)
 
         yield run
 
@@ -113,14 +113,14 @@ def test_calls_with_one_question_are_one_session_that_goes_on_with_its_blocks(be
 def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoever_asked_before(tmp_path: Path) -> None:
     with FakeServer() as plain, Remembering() as drafting:
         for _ in range(2):  # the second time it knows every prompt of the first
-            with closing(connect(plain.url, 5.0)) as one, closing(connect(drafting.url, 5.0)) as other:
-                result = pair(one, other, tmp_path / "s.sqlite", n_predict=N_PREDICT, repeats=1)
+            with closing(connect(plain.url, 5.0)) as reference, closing(connect(drafting.url, 5.0)) as other:
+                result = pair(reference, other, tmp_path / "s.sqlite", n_predict=N_PREDICT, repeats=1)
             assert any("carries what it drafted from" in note for note in result.notes)
 
 
 def test_a_plain_server_that_drafts_and_one_of_another_model_are_found(tmp_path: Path) -> None:
-    with FakeServer(draft=True) as one, FakeServer() as other:
-        ends = connect(one.url, 5.0), connect(other.url, 5.0)
+    with FakeServer(draft=True) as server, FakeServer() as other:
+        ends = connect(server.url, 5.0), connect(other.url, 5.0)
         result = pair(*ends, tmp_path / "s.sqlite", n_predict=N_PREDICT, repeats=1)
         assert ["should be plain" in reason for reason in reasons(result, "ar")] == [True]
         assert any("two plain servers" in note for note in result.notes)
@@ -141,8 +141,8 @@ def accepted(factor: float) -> Fault:
 
 
 def cached() -> Fault:
-    known: dict[object, Event] = {}
-    return lambda event: known.setdefault((event["timings"]["predicted_n"], event["stop"]), event)
+    events: dict[object, Event] = {}
+    return lambda event: events.setdefault((event["timings"]["predicted_n"], event["stop"]), event)
 
 
 def counted(name: str, change: Callable[[int], int]) -> Fault:
@@ -183,9 +183,9 @@ def test_a_fast_clock_is_not_believed(behind: Measure) -> None:
 
     result = behind(fast, repeats=4, token_s=0.004)
     assert any("claims another time for its decoding than passed here" in note for note in result.notes)
-    for one in (one.trial for one in result.trials if one.trial.arm == "sd"):
+    for trial in (trial.trial for trial in result.trials if trial.trial.arm == "sd"):
         # A tenth is claimed; how late the last pieces came is for the machine to say.
-        assert one.decode_ns is not None and one.decode_ns > 2 * one.stats["server_decode_ns"]
+        assert trial.decode_ns is not None and trial.decode_ns > 2 * trial.stats["server_decode_ns"]
     (row,) = (row for row in result.results if not row.is_plain)
     assert row.ratio is None or row.ratio.value < 3
 
@@ -282,7 +282,7 @@ def test_a_template_is_put_on_here_and_one_bos_token_in_front(template: str, bos
         ("http://me:key@127.0.0.1:1", "no user, password or key"),
         ("http://127.0.0.1:1/?key=x", "no user, password or key"),
         ("ftp://127.0.0.1", "no URL of a server"),
-        ("8080", "no URL of a server"),
+        ("8080", r"no URL of a server.*llama-server 9931 \(8080 before b11524\)"),
         *((f"http://{host}:8080", "not this machine") for host in ("example.org", "192.168.1.5", "studio.local")),
         *((f"http://{host}", "not this machine") for host in ("127.example.com", "127.0.0.1.nip.io", "0.0.0.0")),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.servers.request import ServerRequest
+from mlsd.stats import grouped
 from mlsd.trials.decisions import SHORT_DECODE_NS
 from mlsd.units import quoted
 
@@ -43,7 +45,7 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
     from mlsd.measure.parent.race import STOPPED
     from mlsd.planning.prompts import read_tasks
     from mlsd.servers.launch import by_hand, find_program
-    from mlsd.servers.open import serve
+    from mlsd.servers.measure import serve
 
     alone, launch, db = len(servers) == 1, options["launch"], options["db"]
     if launch and not alone:
@@ -72,7 +74,7 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
             *advice,
             "Measuring again as it is decides nothing: mend what is named, then give this command again.",
         )
-    if "on" in uses and launch and (start := by_hand(find_program(launch))):
+    if launch and (start := by_hand(find_program(launch))):
         advice = (*advice, start)
     engine = server_costs(result.trials)
     if as_json:
@@ -97,11 +99,13 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
 
 
 def _long_enough(result: ServerResult, n_predict: int) -> int:
-    """So many tokens that a trial lasts long enough to be decided; the same where it did."""
-    spans = [one.trial.decode_ns for one in result.trials if one.trial.valid and one.trial.decode_ns]
-    if not spans or max(spans) >= SHORT_DECODE_NS:
-        return n_predict
-    return math.ceil(_LONGER * n_predict * SHORT_DECODE_NS / min(spans))
+    """So many tokens that the trials of every arm last long enough to be decided; the same where they did."""
+    spans = grouped(result.trials, lambda measured: measured.trial.case_id).values()
+    medians = [
+        median(ns) for arm in spans if (ns := [m.trial.decode_ns for m in arm if m.trial.valid and m.trial.decode_ns])
+    ]
+    shortest = min(medians, default=SHORT_DECODE_NS)
+    return n_predict if shortest >= SHORT_DECODE_NS else math.ceil(_LONGER * n_predict * SHORT_DECODE_NS / shortest)
 
 
 def _object(result: ServerResult, engine: list[str], advice: tuple[str, ...]) -> dict[str, Any]:
@@ -150,8 +154,8 @@ def _print(result: ServerResult) -> None:
         name = server_arms.row_name(arm)
         if arm.impossible:
             note(f"IMPOSSIBLE  {name}: {arm.impossible}; it is not used.")
-        if words := margin(arm.losslessness):
+        if reason := margin(arm.losslessness):
             verdict = server_arms.verdict_words(arm, deterministic=result.deterministic)
-            note(f"{verdict.upper()}  {name} gamma {arm.case.gamma}: {words}.")
+            note(f"{verdict.upper()}  {name} gamma {arm.case.gamma}: {reason}.")
         if arm.n_valid < arm.n_trials:
             note(f"INVALID  {name}: {arm.n_trials - arm.n_valid} of {arm.n_trials}: {arm.why_not}")
