@@ -151,69 +151,60 @@ class Connection:
         self, method: str, path: str, value: Tree | None = None, wait_s: float = 0.0,
         take: Callable[[int, bytes], bool] | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
-        """Status and body of an answer; of one that `take` takes piece by piece nothing. One that loads is asked again.
+        """Status and body of an answer; of one that `take` takes piece by piece nothing.
 
         A server that was silent once is given up: each further request would wait as long again.
         """
-        said = time.monotonic()
-        loaded_by = said + self._patience_s
+        if self._given_up is not None:
+            raise self._given_up
+        answer = self._loaded(method, path, value, wait_s or self._patience_s, take)
+        future, asked = asyncio.run_coroutine_threadsafe(answer, self._loop), time.monotonic()
         while True:
-            if self._given_up is not None:
-                raise self._given_up
-            answer = self._exchange(method, path, value, wait_s or self._patience_s, take)
             try:
-                status, body = asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+                return future.result(_TELL_S)
+            except TimeoutError:
+                with suppress(Exception):  # whoever listened may be gone, and the deadline holds
+                    self._tell(f"Waiting for {self.url}, for {time.monotonic() - asked:.0f} s so far.")
             except (httpx2.HTTPError, httpx2.StreamError) as error:
                 raise self._failure(error) from error
-            if status != _LOADING or time.monotonic() > loaded_by:
+
+    async def _loaded(
+        self, method: str, path: str, value: Tree | None, wait_s: float, take: Callable[[int, bytes], bool] | None
+    ) -> tuple[int, bytes]:
+        """The answer of a server that may have to load first; it is asked again until it has."""
+        loaded_by = self._loop.time() + self._patience_s
+        while True:
+            status, body = await self._exchange(method, path, value, wait_s, take)
+            if status != _LOADING or self._loop.time() > loaded_by:
                 return status, body
-            time.sleep(_POLL_S)
-            if time.monotonic() - said >= _TELL_S:
-                said = time.monotonic()
-                self._tell(f"Waiting for {self.url} to load, for {loaded_by - said:.0f} s more.")
+            await asyncio.sleep(_POLL_S)
 
     async def _exchange(
         self, method: str, path: str, value: Tree | None, wait_s: float, take: Callable[[int, bytes], bool] | None
     ) -> tuple[int, bytes]:
-        content = None if value is None else msgspec.json.encode(value)
-        headers = {} if value is None else {"Content-Type": "application/json"}
-        body, n_bytes, began = bytearray(), 0, self._loop.time()
-        ends = began + _ANSWER_S
+        body, ends = bytearray(), self._loop.time() + _ANSWER_S
         try:
-            async with asyncio.timeout_at(min(began + wait_s, ends)) as deadline:
-                saying = self._loop.create_task(self._say_waiting(deadline))
-                try:
-                    async with self._client.stream(method, path, content=content, headers=headers) as response:
-                        if response.headers.get("Content-Encoding", "identity") != "identity":
-                            raise ServerError(f"{self.url} compressed its answer, which it was asked not to do.")
-                        async for chunk in response.aiter_raw():
-                            now_ns = CLOCK.now_ns()
-                            n_bytes += len(chunk)
-                            if n_bytes > _ANSWER_BYTES:
-                                raise ServerError(f"{self.url} sent more than {_ANSWER_BYTES:,} bytes for one answer.")
-                            if take is None or not response.is_success:
-                                body += chunk
-                            elif take(now_ns, chunk):
-                                saying.cancel()
-                                wait_s = min(self._patience_s, _TOKEN_S)
-                                deadline.reschedule(min(self._loop.time() + wait_s, ends))
-                        return response.status_code, bytes(body)
-                finally:
-                    saying.cancel()
+            async with (
+                asyncio.timeout_at(min(self._loop.time() + wait_s, ends)) as deadline,
+                self._client.stream(method, path, json=value) as response,
+            ):
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    raise ServerError(f"{self.url} compressed its answer, which it was asked not to do.")
+                async for chunk in response.aiter_raw():
+                    now_ns = CLOCK.now_ns()
+                    if response.num_bytes_downloaded > _ANSWER_BYTES:
+                        raise ServerError(f"{self.url} sent more than {_ANSWER_BYTES:,} bytes for one answer.")
+                    if take is None or not response.is_success:
+                        body += chunk
+                    elif take(now_ns, chunk):
+                        wait_s = min(self._patience_s, _TOKEN_S)
+                        deadline.reschedule(min(self._loop.time() + wait_s, ends))
+                return response.status_code, bytes(body)
         except TimeoutError:
-            what = (
-                f"not ended in {_ANSWER_S:g} s"
-                if self._loop.time() >= ends
-                else f"sent nothing of use for {wait_s:g} s"
-            )
+            is_over = self._loop.time() >= ends
+            what = f"not ended in {_ANSWER_S:g} s" if is_over else f"sent nothing of use for {wait_s:g} s"
             self._given_up = ServerError(f"{self.url} has {what}.", hint="Give a longer --patience, or look at it.")
             raise self._given_up from None
-
-    async def _say_waiting(self, deadline: asyncio.Timeout) -> None:
-        while True:
-            await asyncio.sleep(_TELL_S)
-            with suppress(Exception):  # whoever listened may be gone, and the deadline holds
-                self._tell(f"Waiting for {self.url}, for {(deadline.when() or 0) - self._loop.time():.0f} s more.")
 
     def _failure(self, error: Exception) -> ServerError:
         shown = redact(str(error))[:_SHOWN].strip()
