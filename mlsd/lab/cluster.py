@@ -72,11 +72,6 @@ def _distributed() -> Any:
 # --- addresses and certificates ---------------------------------------------------------------------------------
 
 
-def certificate_path() -> Path:
-    """Where this user's lab certificate lies."""
-    return user_dir() / "lab.pem"
-
-
 def full_address(text: str) -> str:
     """``HOST:PORT`` with tls. Raises: InputError for what is no address, and for plain traffic."""
     scheme, _, rest = text.rpartition("://")
@@ -96,14 +91,16 @@ def _in_url(host: str) -> str:
 def make_certificate(path: Path) -> None:
     """Write a new certificate and its key, good for a year: whoever has the file is let in. Raises: InputError."""
     security = _distributed().Security.temporary()
-    write_atomically(
-        path, security.tls_client_cert + security.tls_client_key
-    )  # for its owner alone from the first byte
+    # For its owner alone from the first byte.
+    write_atomically(path, security.tls_client_cert + security.tls_client_key)
 
 
 def _certificate(path: Path | None) -> str:
     """The text of the lab's certificate file. Raises: LabError for a file that is none, or that others may read."""
-    path, hint = path or certificate_path(), "Copy the file that `mlsd lab start` made, and name it with --certificate."
+    path, hint = (
+        path or user_dir() / "lab.pem",
+        "Copy the file that `mlsd lab start` made, and name it with --certificate.",
+    )
     text = read_given(path, LabError, hint).decode("ascii", "replace")
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise LabError(
@@ -146,7 +143,7 @@ def start(
     """
     for remote in remotes:
         remote.check()
-    address, path = full_address(f"{_in_url(host)}:{port}"), certificate or certificate_path()
+    address, path = full_address(f"{_in_url(host)}:{port}"), certificate or user_dir() / "lab.pem"
     if not path.exists():
         make_certificate(path)
     text = _certificate(path)

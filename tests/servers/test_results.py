@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from mlsd.analysis.results.server_arms import recommend, row_name, server_costs, verdict_words
+from mlsd.cli.commands.server import _long_enough
 from mlsd.records import Case, DrafterSpec, Losslessness, ModelRef, PromptRef, Round, Status, Trial
 from mlsd.servers.judge import margin
 from mlsd.trials.results import ArmResult, Measured, SessionPlan, arm_results
@@ -117,6 +118,14 @@ def test_a_server_that_proposed_nothing_is_said_and_ends_the_question(speedup: f
         "Leave speculation off: the best tried, d, gamma 4, proposed nothing, so it decoded plainly."
     )
     assert results[1].effect == "not decided yet" and not results[1].is_open, "whatever its times say"
+
+
+@pytest.mark.parametrize(("plain_tok_s", "tok_s", "n_predict"), [(500, 800, 101), (500, 2000, 303), (4000, 2000, 606)])
+def test_so_many_tokens_are_asked_for_that_the_shortest_arm_can_be_decided(
+    plain_tok_s: float, tok_s: float, n_predict: int
+) -> None:
+    trials = [trial(case("ar"), 0, plain_tok_s), trial(case("sd", gamma=4), 0, tok_s)]
+    assert _long_enough(trials, 101) == n_predict
 
 
 def test_a_difference_without_probabilities_is_different_and_with_them_diverged() -> None:

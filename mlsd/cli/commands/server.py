@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from mlsd.units import quoted
 
 if TYPE_CHECKING:
     from mlsd.servers.measure import ServerResult
+    from mlsd.trials.results import Measured
 
 
 _LONGER = 1.5  # than the shortest trial that can be decided
@@ -66,7 +68,7 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
     effects = {arm.effect for arm in result.results if request.rivals and not (unusable or arm.is_plain)}
     if "not decided yet" in uses | effects:
         again = same_command(
-            ctx, without=("repeats",), until="decided", n_predict=_long_enough(result, request.n_predict)
+            ctx, without=("repeats",), until="decided", n_predict=_long_enough(result.trials, request.n_predict)
         )
         advice = (*advice, f"What decides it: {again}")
     if "no usable measurement" in uses:
@@ -98,9 +100,9 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
         ctx.exit(2)
 
 
-def _long_enough(result: ServerResult, n_predict: int) -> int:
+def _long_enough(trials: Sequence[Measured], n_predict: int) -> int:
     """So many tokens that the trials of every arm last long enough to be decided; the same where they did."""
-    spans = grouped(result.trials, lambda measured: measured.trial.case_id).values()
+    spans = grouped(trials, lambda measured: measured.trial.case_id).values()
     medians = [
         median(ns) for arm in spans if (ns := [m.trial.decode_ns for m in arm if m.trial.valid and m.trial.decode_ns])
     ]
