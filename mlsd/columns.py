@@ -5,6 +5,7 @@ not measured is missing, never 0. Registries: `trials.fields` (arms), `formats.t
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -19,9 +20,9 @@ _KINDS: dict[str, Kind] = {
 class Column(NamedTuple):
     """A column of tables and frames, and a key of an object.
 
-    `format`: "" text; "n" a whole number, "n+" one above 0; "bytes"; "ms" of nanoseconds; "flag"; "object" (in no
-    table); "1 ms" a number of one digit with its unit, "2%" of a fraction in per cent; "[2]x" a value with its
-    interval, in frames three columns.
+    `format`: "" text, several in a row; "n" a whole number, or of how many, "n+" one above 0; "bytes"; "ms" of
+    nanoseconds; "flag"; "object" (in no table); "1 ms" a number of one digit with its unit, "2%" of a fraction in per
+    cent, "2e6" in millions; "[2]x" a value with its interval, in frames three columns, "2.." the interval alone.
     """
 
     name: str
@@ -77,15 +78,15 @@ def _ends(of: Column) -> tuple[Column, ...]:
     def end(which: str) -> Get:
         return lambda row: None if (found := of.get(row)) is None else getattr(found, which)
 
-    words = f"end of its {of.level} % interval"
-    sides = (column(f"{of.name}_{side}", "2", f"{side} {words}", end(side)) for side in ("low", "high"))
+    meaning = f"end of its {of.level} % interval"
+    sides = (column(f"{of.name}_{side}", "2", f"{side} {meaning}", end(side)) for side in ("low", "high"))
     return column(of.name, "2", of.meaning, end("value"), of.label), *sides
 
 
 def chosen(columns: Iterable[Column], names: str, **labels: str) -> tuple[Column, ...]:
     """Those of these names, in this order; `labels` are other labels than theirs, by name."""
-    known = {one.name: one for one in columns}
-    return tuple(known[name]._replace(label=labels.get(name, known[name].label)) for name in names.split())
+    by_name = {one.name: one for one in columns}
+    return tuple(by_name[name]._replace(label=labels.get(name, by_name[name].label)) for name in names.split())
 
 
 def inside(of: str | Get, columns: Iterable[Column]) -> tuple[Column, ...]:
@@ -101,3 +102,14 @@ def inside(of: str | Get, columns: Iterable[Column]) -> tuple[Column, ...]:
 def row_of(row: Any, columns: Iterable[Column]) -> dict[str, Any]:
     """One row by its columns' names."""
     return {one.name: one.get(row) for one in flat(columns)}
+
+
+_SPELLED = re.compile(r"(?P<label>[^:=*]*)(:(?P<format>[^=*]+))?(=(?P<path>[^*]+))?(?P<detail>\*)?")
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Columns that need no meaning, apart by semicolons: each ``label:format=path``; a star behind it: a detail."""
+    parts = (match.groupdict() for spelled in text.split(";") if (match := _SPELLED.fullmatch(spelled.strip())))
+    return tuple(
+        column(p["label"], p["format"] or "", "", p["path"], p["label"], detail=bool(p["detail"])) for p in parts
+    )

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from mlsd.analysis.frames import FRAMES, made
-from mlsd.columns import chosen, column, flat, inside, row_of
-from mlsd.report.render.table import formatted, table
+from mlsd.columns import chosen, column, columns, flat, inside, row_of
+from mlsd.report.render.table import formatted, interval, significant, table
 from mlsd.stats import Interval
 
 ROW = SimpleNamespace(case=SimpleNamespace(target=None), ms={"draft": 2.5}, pair=(1, 7), speedup=Interval(value=1.5))
@@ -21,12 +21,38 @@ def test_a_path_reads_fields_items_and_nothing_behind_nothing(path: str, value: 
 
 @pytest.mark.parametrize(
     ("value", "format", "shown"),
-    [(12345, "n", "12\u202f345"), (0, "n+", "-"), (0.4267, "1%", "42.7 %"), (1.5, "2x", "1.50x"), (True, "flag", "yes"),
+    [(12345, "n", "12\u202f345"), (0, "n+", "-"), (float("nan"), "2", "-"),
+     (0.4267, "1%", "42.7 %"), (1.5, "2x", "1.50x"), (True, "flag", "yes"),
      (2_500_000, "ms", "2.500"), (2_000_000, "bytes", "2.00 MB"), (None, "3", "-"), ("code", "", "code"),
-     (Interval(value=1.5, low=1.2, high=1.9, n=4), "[2]x", "1.50x [1.20, 1.90]")],
+     (Interval(value=1.5, low=1.2, high=1.9, n=4), "[2]x", "1.50x [1.20, 1.90]"), ("any", "0%", "any"),
+     (Interval(value=1.5, low=1.2, high=1.9), "2..", "1.20 .. 1.90"), (Interval(value=1.5), "2..", "-")],
 )  # fmt: skip
 def test_a_format_says_how_a_value_is_shown(value: object, format: str, shown: str) -> None:
     assert formatted(value, format).text == shown
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "shown"),
+    [(0.01, 5.55, 2, "0.31x (2 texts)"), (0.31, 0.31, 2, "0.31x (2 texts)"), (0.29, 0.33, 2, "0.31x [0.29, 0.33]"),
+     (0.01, 5.55, 3, "0.31x [0.01, 5.55]")],
+)  # fmt: skip
+def test_two_texts_that_give_no_interval_are_told_by_their_number(low: float, high: float, n: int, shown: str) -> None:
+    assert interval(Interval(value=0.31, low=low, high=high, n=n), 2, "x", units="texts").text == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0462, "0.0462"), (1.2345, "1.23"), (0.00462, "0.00462"), (float("inf"), "unbounded")]
+)
+def test_a_number_keeps_digits_that_show_something(value: float, shown: str) -> None:
+    assert significant(value) == shown
+
+
+def test_columns_without_a_meaning_are_spelled_in_one_string() -> None:
+    shown = columns("draft, ms:2=ms.draft; pair; of all:1%=share*")
+    assert [(c.label, c.format, c.detail, c.numeric) for c in shown] == [
+        ("draft, ms", "2", False, True), ("pair", "", False, False), ("of all", "1%", True, True)
+    ]  # fmt: skip
+    assert [c.get(ROW) for c in shown[:2]] == [2.5, (1, 7)]
 
 
 def test_one_line_is_a_column_of_table_frame_object_and_documentation() -> None:

@@ -102,9 +102,9 @@ def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[st
     for stored in trials:
         trial, case, environment = stored.trial, stored.case, environments[stored.run_id]
         whole, judged, draft, method = stored.sums, trial.losslessness, case.drafter.draft, case.drafter
-        place = (trial.case_id, stored.environment_key)
-        if place not in keys:
-            keys[place] = comparability_key(case, stored.environment_key)
+        measured = (trial.case_id, stored.environment_key)
+        if measured not in keys:
+            keys[measured] = comparability_key(case, stored.environment_key)
         parts: list[Any] = [whole and getattr(whole, part) if trial.decode_ns is not None else None for part in PARTS]
         values = (
             stored.id, stored.run_id, stored.environment_key, trial.case_id, case.suite, trial.arm, case.target.id,
@@ -120,6 +120,6 @@ def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[st
             case.sampling.temperature, is_control(method.name), speed(trial), whole and whole.acceptance_rate,
             share(whole.accepted, whole.committed) if whole and case.arm == "sd" else None,
             whole and whole.acceptance_by_position, whole and whole.mgl, environment.host, environment.chip,
-            environment.backend, environment.llama_cpp_build, keys[place],
+            environment.backend, environment.llama_cpp_build, keys[measured],
         )  # fmt: skip
         yield dict(zip(names, values, strict=True))

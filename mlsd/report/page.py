@@ -5,7 +5,8 @@ A part that the data cannot fill says what is missing; nothing is drawn or table
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,23 +18,17 @@ from mlsd.errors import InputError
 from mlsd.folders import replacing
 from mlsd.hardware.metal_kernels import metal_steps
 from mlsd.records import Record
-from mlsd.report.figures.answer import ANSWER_FIGURE, DEPTH_FIGURE, arm_labels
-from mlsd.report.figures.machine import COST_FIGURES, EXPERT_FIGURE
+from mlsd.report.figures.answer import ANSWER_FIGURE, arm_labels
+from mlsd.report.figures.machine import EXPERT_FIGURE, PASS_FIGURE
 from mlsd.report.figures.paper import STUDY_FIGURES
-from mlsd.report.figures.rounds import ROUND_FIGURES
 from mlsd.report.render import html, markdown, plot
 from mlsd.report.render.sections import Advice, Page, Section, picture, section
 from mlsd.report.render.table import Table
-from mlsd.report.tables import machine as machine_tables
-from mlsd.report.tables import methods
-from mlsd.report.tables import paper as paper_tables
-from mlsd.report.tables import records as record_tables
-from mlsd.report.tables import results as result_tables
+from mlsd.report.tables import machine, methods, paper, records, results
 from mlsd.report.tables.claims import claim_table, next_step, of_the_study, scoreboard, verdict_line
 from mlsd.report.tables.equations import (
     equation_sentences,
     equation_table,
-    round_table,
     traffic_sentences,
     traffic_table,
 )
@@ -50,7 +45,6 @@ def build(study: Study) -> Page:
     answers = [] if study.trials.empty else study.answers
     claims = of_the_study(study)
     step = next_step(study, claims) if claims else None
-    sections = _of_machine(study) if study.trials.empty else _of_trials(study, answers)
     return Page(
         title=f"Speculative decoding measured: {Path(study.source).name}",
         verdict=verdict_line(claims) if claims else "",
@@ -59,31 +53,29 @@ def build(study: Study) -> Page:
         next_time="" if step is None or step.seconds is None else f"about {format_duration(step.seconds)}",
         answer=first_line(answers),
         chart=picture(study, ANSWER_FIGURE),
-        advice=_advice(answers),
-        disturbed=() if study.trials.empty else _disturbed(study),
+        advice=tuple(_advice(answers)),
+        disturbed=() if study.trials.empty else tuple(_disturbed(study)),
         summary=_summary(study),
-        notes=_notes(study),
-        sections=sections,
-        made=f"mlsd {__version__}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        notes=tuple(_notes(study)),
+        sections=tuple(_sections(study)),
+        written=f"mlsd {__version__}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
     )
 
 
-def _advice(answers: list[Answer]) -> tuple[Advice, ...]:
+def _advice(answers: list[Answer]) -> Iterator[Advice]:
     """What to set for each target: one entry for all texts with the same answer, those to switch on first."""
-    found, lengths = [], len({answer.n_predict for answer in answers}) > 1
+    several_lengths = len({answer.n_predict for answer in answers}) > 1
     on_first = sorted(answers, key=lambda answer: answer.use != "on")
-    for (subject, use, _), own in grouped(on_first, lambda a: (a.subject, a.use, a.setting)).items():
-        texts = ", ".join(f"{a.text} ({a.n_predict} tokens)" if lengths else a.text for a in own)
-        words = dict.fromkeys(f"{a.text}: {a.words.removeprefix(f'{use}: ')}." for a in own)
-        lines = (*words, *dict.fromkeys(line for a in own for line in flags_of(a)))
-        found.append(Advice(title=f"{subject}, {texts}: {own[0].setting}", lines=lines))
-    return tuple(found)
+    for (subject, use, setting), group in grouped(on_first, lambda a: (a.subject, a.use, a.setting)).items():
+        texts = ", ".join(f"{a.text} ({a.n_predict} tokens)" if several_lengths else a.text for a in group)
+        lines = dict.fromkeys(f"{a.text}: {a.words.removeprefix(f'{use}: ')}." for a in group)
+        lines |= dict.fromkeys(line for a in group for line in flags_of(a))
+        yield Advice(title=f"{subject}, {texts}: {setting}", lines=tuple(lines))
 
 
-def _disturbed(study: Study) -> tuple[str, ...]:
+def _disturbed(study: Study) -> Iterator[str]:
     """Arms with trials that must not be used, and what a program that ignores it would have printed of them."""
     arms = [arm for arm in study.results if arm.n_invalid]
-    found = []
     for arm, label in zip(arms, arm_labels(arms), strict=True):
         claimed = arm.ratio.value if arm.ratio is not None else None
         if claimed is None and arm.tok_s is not None and arm.plain_tok_s:
@@ -92,98 +84,77 @@ def _disturbed(study: Study) -> tuple[str, ...]:
         sentence = f"{name}: {arm.n_invalid} of {counted(arm.n_trials, 'trial')} invalid: {arm.why_not or arm.verdict}."
         if not arm.n_valid and claimed is not None:
             sentence += f" A program that ignores this would claim {claimed:.2f}x ({arm.tok_s:,.0f} tok/s)."
-        found.append(sentence)
-    return tuple(found)
+        yield sentence
 
 
-def _notes(study: Study) -> tuple[str, ...]:
-    kinds = ", ".join(dict.fromkeys(one.code.replace("_", " ") for one in study.warnings))
-    found = [f"{counted(len(study.warnings), 'warning')}: {kinds}."] if kinds else []
+def _notes(study: Study) -> Iterator[str]:
+    yield from study.notes
     if random := ", ".join(name for name, facts in study.facts.items() if facts.synthetic):
-        found.insert(0, f"{random}: random weights, so times and bytes hold; acceptance and speedup need real ones.")
+        yield f"{random}: random weights, so times and bytes hold; acceptance and speedup need real ones."
+    if kinds := ", ".join(dict.fromkeys(warning.code.replace("_", " ") for warning in study.warnings)):
+        yield f"{counted(len(study.warnings), 'warning')}: {kinds}."
     if (line := stage_line(time for run in study.runs for time in run.stages)) is not None:
-        found.append(f"Time of the measuring processes: {line}.")
-    return (*study.notes, *found)
+        yield f"Time of the measuring processes: {line}."
 
 
-def _of_machine(study: Study) -> tuple[Section, ...]:
-    """The sections of a database of calibrations alone."""
-    return (
-        section("machine", "Machine and models", study, *_MACHINE),
-        _costs(study),
-        _experts(study),
-        section("passes", "Parts of a pass", study, methods.pass_table),
-    )
-
-
-def _of_trials(study: Study, answers: list[Answer]) -> tuple[Section, ...]:
-    best = [lambda _: result_tables.best_table(answers)]
-    settings = [lambda study: result_tables.speedup_table(study.results)]
-    deep = deep_arms(study.results)
-    settings += [result_tables.depth_table] if deep else []
-    sides = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
-    compared = [one.answer for one in study.comparisons]
+def _sections(study: Study) -> Iterator[Section]:
+    """In order; of a database of calibrations alone those of its machine."""
+    of_machine = section("machine", "Machine and models", study, records.environment_table, records.models_table)
+    if study.trials.empty:
+        yield from (of_machine, _costs(study), _experts(study))
+        yield section("passes", "Parts of a pass", study, methods.pass_table)
+        return
+    yield section("warnings", "Warnings", study, records.warning_table)
+    yield of_machine
+    if study.other_machines:
+        yield section("machines", "Machines compared", study, machine_table)
+    of_paper = (paper.table_2, paper.table_4, paper.table_5, paper.table_f)
+    yield section("study", "The study's tables with ours", study, *of_paper, figures=STUDY_FIGURES)
+    if study.comparisons:
+        sides = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
+        compared = [comparison.answer for comparison in study.comparisons]
+        yield section("compare", "Builds and settings side by side", study, *sides, text=compared)
+    depths = [results.depth_table] if deep_arms(study.results) else []
+    yield section("results", "All settings", study, lambda study: results.speedup_table(study.results), *depths)
+    yield section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES)
+    yield from (_costs(study), _experts(study))
     predicted, _ = attempt(lambda: study.predictions)
-    equations = equation_sentences(predicted) if predicted else ()
-    sections = (
-        section("warnings", "Warnings", study, record_tables.warning_table),
-        section("answer", "Which setting to use", study, *best),
-        section("machine", "Machine and models", study, *_MACHINE),
-        study.other_machines and section("machines", "Machines compared", study, machine_table),
-        section("study", "The study's tables with ours", study, *_STUDY, figures=STUDY_FIGURES),
-        study.comparisons and section("compare", "Builds and settings side by side", study, *sides, text=compared),
-        section("results", "All settings", study, *settings, figures=[DEPTH_FIGURE] if deep else []),
-        section("methods", "Drafting methods by task", study, *methods.METHOD_TABLES),
-        _costs(study),
-        _experts(study),
-        section("fits", "The study's equations, and fits", study, *_FITS, text=equations, figures=ROUND_FIGURES),
-        section("claims", "Published claims", study, claim_table),
-        section("audit", "Audit", study, record_tables.audit_table),
-        section("trials", "Every trial", study, record_tables.trial_table),
-    )
-    return tuple(one for one in sections if one)
+    fits = (lambda study: equation_table(study.predictions),
+            lambda study: results.model_table(study.pair_fits, study.curve_fits))  # fmt: skip
+    text = equation_sentences(predicted) if predicted else ()
+    yield section("fits", "The study's equations, and fits", study, *fits, text=text)
+    yield section("claims", "Published claims", study, claim_table)
+    yield section("audit", "Audit", study, records.audit_table)
+    yield section("trials", "Every trial", study, records.trial_table)
 
 
 def _costs(study: Study) -> Section:
-    rounds = attempt(lambda: study.timed_rounds)[0] or ()
-    makers = [*_COSTS, *([lambda _: round_table(rounds)] if rounds else [])]
-    words, title = attempt(lambda: traffic_sentences(study))[0], "Bandwidth: what passes read, cost, and memory gives"
     curves, _ = attempt(lambda: study.machine.curves)
-    certified = [name for name in study.machine.certificates if name in (curves or {})]
-    widths = [lambda _, name=name: _widths(study, name) for name in certified]
-    return section("costs", title, study, *makers, *widths, text=words or (), figures=COST_FIGURES)
+    tables: list[Callable[[Study], Table]] = [
+        traffic_table,
+        lambda study: machine.curve_table(study.machine.curves),
+        lambda study: machine.bandwidth_table(study.machine.bandwidth, study.environment),
+    ]
+    tables += [partial(_widths, model=model) for model in study.machine.certificates if model in (curves or {})]
+    text, _ = attempt(lambda: traffic_sentences(study))
+    title = "Bandwidth: what passes read, cost, and memory gives"
+    return section("costs", title, study, *tables, text=text or (), figures=[PASS_FIGURE])
 
 
 def _widths(study: Study, model: str) -> Table:
     """What calibrations of a model proved of each width, beside its cost."""
-    on_metal, shown = study.environment.backend == "Metal", study.machine.certificates[model]
+    on_metal = study.environment.backend == "Metal"
     kernels = metal_steps(study.environment.llama_cpp_build) if on_metal else None
-    steps = kernels.rows if kernels else ()
-    return machine_tables.widths_table(model, study.machine.curves[model], tuple(shown.values()), steps)
+    exactness = tuple(study.machine.certificates[model].values())
+    return machine.widths_table(model, study.machine.curves[model], exactness, kernels.rows if kernels else ())
 
 
 def _experts(study: Study) -> Section:
-    mixtures, _ = attempt(lambda: study.machine.mixtures)
-    title, found = "Experts: does verification amortize at batch one?", mixtures or ()
-    tables = [lambda _, one=one: machine_tables.share_table(one) for one in found]
-    answers = [text for one in found for text in machine_tables.share_sentences(one)]
-    return section("experts", title, study, *tables, text=answers, figures=[EXPERT_FIGURE])
-
-
-_MACHINE = [record_tables.environment_table, record_tables.models_table]
-_STUDY = [
-    *(paper_tables.table_1, paper_tables.table_2, paper_tables.table_3, paper_tables.table_4),
-    *(paper_tables.table_5, paper_tables.table_6, paper_tables.table_f),
-]
-_COSTS: list[Callable[[Study], Table]] = [
-    traffic_table,
-    lambda study: machine_tables.curve_table(study.machine.curves),
-    lambda study: machine_tables.bandwidth_table(study.machine.bandwidth, study.environment),
-]
-_FITS: list[Callable[[Study], Table]] = [
-    lambda study: equation_table(study.predictions),
-    lambda study: result_tables.model_table(study.pair_fits, study.curve_fits),
-]
+    mixtures = attempt(lambda: study.machine.mixtures)[0] or ()
+    tables = [lambda _, one=one: machine.share_table(one) for one in mixtures]
+    text = [sentence for mixture in mixtures for sentence in machine.share_sentences(mixture)]
+    title = "Experts: does verification amortize at batch one?"
+    return section("experts", title, study, *tables, text=text, figures=[EXPERT_FIGURE])
 
 
 def _summary(study: Study) -> str:
@@ -237,7 +208,7 @@ def write_report(study: Study, folder: Path) -> Written:
         verdict=page.verdict,
         next=page.next,
         answer=page.answer,
-        missing=tuple(text for own in page.missing.values() for text in own),
+        missing=tuple(text for texts in page.missing.values() for text in texts),
     )
 
 

@@ -56,52 +56,52 @@ PARTS = ("results", "tables", "pair_fits", "curve_fits", "claims", "equations", 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_stored_study_says_what_it_said(study: tuple[str, Study], part: str) -> None:
-    name, found = study
-    same(VALUES[part](found), GOLDEN[name][part], part)
+    name, stored = study
+    same(VALUES[part](stored), GOLDEN[name][part], part)
 
 
-def same(found: Any, wanted: Any, place: str) -> None:
+def same(actual: Any, wanted: Any, path: str) -> None:
     """Equal, but for the last digits of numbers, which depend on the processor."""
-    if isinstance(found, Interval):
+    if isinstance(actual, Interval):
         *numbers, n = wanted
-        assert found.n == n, place
-        for number, known in zip((found.value, found.low, found.high), numbers, strict=True):
-            assert number == (known and pytest.approx(known, rel=2e-4, abs=1e-6)), place
+        assert actual.n == n, path
+        for number, expected in zip((actual.value, actual.low, actual.high), numbers, strict=True):
+            assert number == (expected and pytest.approx(expected, rel=2e-4, abs=1e-6)), path
     elif isinstance(wanted, dict):
-        assert set(found) == set(wanted), place
+        assert set(actual) == set(wanted), path
         for key, value in wanted.items():
-            same(found[key], value, f"{place}.{key}")
+            same(actual[key], value, f"{path}.{key}")
     elif isinstance(wanted, list):
-        assert len(found) == len(wanted), place
+        assert len(actual) == len(wanted), path
         for i, value in enumerate(wanted):
-            same(found[i], value, f"{place}[{i}]")
+            same(actual[i], value, f"{path}[{i}]")
     elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=2e-4, abs=1e-6), place
+        assert actual == pytest.approx(wanted, rel=2e-4, abs=1e-6), path
     else:
-        assert found == wanted, place
+        assert actual == wanted, path
 
 
 def _results(study: Study) -> dict[str, Any]:
     return {name: [_result(one) for one in getattr(study, name)] for name in ("results", "pooled")}
 
 
-def _result(one: ArmResult) -> dict[str, Any]:
-    draft = one.case.drafter.draft
+def _result(result: ArmResult) -> dict[str, Any]:
+    draft = result.case.drafter.draft
     return {
         "arm": [
-            *(one.case.target.id, one.case.drafter.name, draft.id if draft else None, one.case.gamma),
-            *(one.arm.options, one.question.suite, one.text, one.question.n_predict),
+            *(result.case.target.id, result.case.drafter.name, draft.id if draft else None, result.case.gamma),
+            *(result.arm.options, result.question.suite, result.text, result.question.n_predict),
         ],
-        "ratio": one.ratio,
-        "blocks": one.n_blocks,
-        "trials": one.n_trials,
-        "valid": one.n_valid,
-        "tok_s": one.tok_s,
-        "plain_tok_s": one.plain_tok_s,
-        "spread": one.spread,
-        "acceptance": one.acceptance_rate,
-        "mgl": one.mgl,
-        "effect": one.effect,
+        "ratio": result.ratio,
+        "blocks": result.n_blocks,
+        "trials": result.n_trials,
+        "valid": result.n_valid,
+        "tok_s": result.tok_s,
+        "plain_tok_s": result.plain_tok_s,
+        "spread": result.spread,
+        "acceptance": result.acceptance_rate,
+        "mgl": result.mgl,
+        "effect": result.effect,
     }
 
 

@@ -13,7 +13,7 @@ from mlsd.planning.plan import plan_bench
 from mlsd.planning.request import bench_request
 from mlsd.records import EngineOptions, Environment
 from mlsd.report.render import terminal
-from mlsd.report.render.table import Table, text
+from mlsd.report.render.table import Table, formatted
 from mlsd.report.tables.arms import head_line
 from mlsd.store.rows import TrialFilter
 from mlsd.store.sessions import sessions
@@ -193,7 +193,7 @@ def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, mon
     def narrow(table: Table, **_: Any) -> str:
         rows = [
             tuple(
-                text(widest[head.label]) if head.label in widest else cell
+                formatted(widest[head.label]) if head.label in widest else cell
                 for head, cell in zip(table.heads, row, strict=True)
             )
             for row in table.rows

@@ -48,7 +48,7 @@ def run(*arguments: object) -> Result:
 def test_trials_are_listed_with_speed_acceptance_and_the_reason_of_a_failure(db: Path) -> None:
     output = run("results", "trials", "--db", db).output
     assert "71.4 %" in output
-    assert "no: killed [bold]\N{REPLACEMENT CHARACTER}[31m" in output
+    assert "killed [bold]\N{REPLACEMENT CHARACTER}[31m" in output
     assert "\x1b" not in output
     assert "3 trials, 1 failed, 0 not valid, 0 disturbed." in output
 

@@ -99,18 +99,18 @@ def test_a_file_appears_whole_or_not_at_all(store: Store, tmp_path: Path, monkey
         out.write(b"half a")
         raise RuntimeError
 
-    place = tmp_path / "out"
-    place.mkdir()
-    assert write(place / "x.csv") == 6
-    assert [p.name for p in place.iterdir()] == ["x.csv"]
-    before = (place / "x.csv").read_bytes()
+    where = tmp_path / "out"
+    where.mkdir()
+    assert write(where / "x.csv") == 6
+    assert [p.name for p in where.iterdir()] == ["x.csv"]
+    before = (where / "x.csv").read_bytes()
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
         patched.setitem(exports.EXPORTS, "csv", broken)
-        write(place / "x.csv")
-    assert (place / "x.csv").read_bytes() == before
+        write(where / "x.csv")
+    assert (where / "x.csv").read_bytes() == before
     with pytest.raises(InputError, match="cannot be written"):
         write(tmp_path / "nowhere" / "x.csv")
-    assert [p.name for p in place.iterdir()] == ["x.csv"]
+    assert [p.name for p in where.iterdir()] == ["x.csv"]
 
 
 def test_a_control_is_one_in_every_export(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_a_control_is_one_in_every_export(tmp_path: Path) -> None:
         bound = case(4, drafter=DrafterSpec(name="oracle"))
         run_id = store.begin_run(ENVIRONMENT, {}, seed=1)
         store.add_cases(run_id, [case(0), bound])
-        for one in (case(0), bound):
-            store.add(run_id, [trial(one)], supersede=False)
+        for each in (case(0), bound):
+            store.add(run_id, [trial(each)], supersede=False)
         assert [row["control"] for row in lines(exported(store, "csv"))] == ["False", "True"]
-        assert [one["control"] for one in json.loads(exported(store, "json"))["trials"]] == [False, True]
+        assert [each["control"] for each in json.loads(exported(store, "json"))["trials"]] == [False, True]
         assert len(json.loads(exported(store, "llama-bench"))) == 2  # a prefill and a generation, of plain decoding
 
 

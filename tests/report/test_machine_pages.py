@@ -48,9 +48,9 @@ def page(study: Study) -> Page:
 
 
 def test_the_page_holds_the_answer_of_the_real_mixture(study: Study, page: Page) -> None:
-    (found,) = study.machine.mixtures
+    (mixture,) = study.machine.mixtures
     section = next(section for section in page.sections if section.id == "experts")
-    text = share_sentences(found)
+    text = share_sentences(mixture)
     assert section.text == text
     assert "bytes at batch one: verification amortizes" in text[0]
     assert "gains only if it commits more than" in text[1]
@@ -60,9 +60,9 @@ def test_the_page_holds_the_answer_of_the_real_mixture(study: Study, page: Page)
 
 def test_tables_hold_what_was_counted_and_timed(study: Study, page: Page) -> None:
     tables = {table.id: table for section in page.sections for table in section.tables}
-    (found,) = study.machine.mixtures
+    (mixture,) = study.machine.mixtures
     shares = tables["experts-qwen35moe"]
-    assert [row[0].text for row in shares.rows] == [str(row.window) for row in found.coverage.rows]
+    assert [row[0].text for row in shares.rows] == [str(row.window) for row in mixture.coverage.rows]
     assert shares.rows[0][1].text == "4.00" and shares.rows[0][8].text.startswith("1.00")
     assert shares.rows[1][2].text != "-"  # drafted tokens
     assert shares.rows[-1][8].text == "-"  # counted, not timed

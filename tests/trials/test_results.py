@@ -203,7 +203,7 @@ def test_an_arm_tells_of_its_request_and_memory_and_the_answer_where_they_change
     assert found.memory_bytes == (None if draft is None or draft.n_bytes is None else 10**6 + 500 + draft.n_bytes)
     left = None if found.memory_bytes is None else 4 * 10**6 - found.memory_bytes
     assert found.memory_left_bytes == left and (
-        left is None or of_arms("memory")[0].get(found).text == "2.00 MB, 2.00 MB left"
+        left is None or of_arms("memory")[0].get(found) == "2.00 MB, 2.00 MB left"
     )
     assert found.pays_from is not None and (found.pays_from.value > 33) == bool(says)
     (answer,) = answers([found])

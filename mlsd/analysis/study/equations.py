@@ -7,15 +7,13 @@ the tokens that a round commits.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
 from mlsd.analysis import frames
-from mlsd.analysis.fits.calibration import TargetCurve
 from mlsd.analysis.pairs import units_of
 from mlsd.analysis.predict.costs import Costs
-from mlsd.records import DRAFT_MODEL, ModelFacts, Record
+from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import Interval, mean_over
 from mlsd.trials.results import ArmResult
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Inputs = Literal["rounds", "calibration"]
-GAMMAS = (4, 8, 16)  # the study's
 
 
 class EquationSpeedup(Record, frozen=True, kw_only=True):
@@ -59,39 +56,6 @@ class Equations(Record, frozen=True, kw_only=True):
     def credited(self) -> float:
         """Tokens that equation 2 counts for each one committed: it takes rejected tokens for output."""
         return self.proposed_per_round / self.mgl
-
-
-class TimedRound(Record, frozen=True, kw_only=True):
-    """What a round would take by passes that were timed, whatever is accepted of it."""
-
-    target: str
-    draft: str
-    gamma: int
-    t_seq_ms: float
-    t_draft_ms: float  # gamma steps
-    t_verify_ms: float
-
-    @property
-    def eq2(self) -> float:
-        return equation_2(self.t_seq_ms, self.t_draft_ms, self.t_verify_ms, self.gamma)
-
-    @property
-    def needed_mgl(self) -> float:
-        """Tokens that a round has to commit to be as fast as plain decoding."""
-        return (self.t_draft_ms + self.t_verify_ms) / self.t_seq_ms
-
-
-def timed_rounds(curves: Mapping[str, TargetCurve], facts: Mapping[str, ModelFacts]) -> list[TimedRound]:
-    """Rounds of every timed target with random weights and each smaller timed model as its draft."""
-    found = []
-    for target, draft in itertools.permutations((name for name in curves if name in facts), 2):
-        if not facts[target].synthetic or (facts[draft].weight_bytes or 0) >= (facts[target].weight_bytes or 0):
-            continue
-        own, step = ({one.rows: one.ms.value for one in curves[name].passes} for name in (target, draft))
-        for gamma in (gamma for gamma in GAMMAS if gamma + 1 in own):
-            times = {"t_seq_ms": own[1], "t_draft_ms": gamma * step[1], "t_verify_ms": own[gamma + 1]}
-            found.append(TimedRound(target=target, draft=draft, gamma=gamma, **times))
-    return found
 
 
 def equation_1(alpha: float, c: float, gamma: float) -> float:

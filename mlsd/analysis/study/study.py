@@ -21,14 +21,13 @@ from mlsd.analysis.fits.study_fits import CurveFit, PairFit, fit_curves, fit_pai
 from mlsd.analysis.pairs import PairedTrials, pair_trials
 from mlsd.analysis.results import comparability
 from mlsd.analysis.results import distances as predictors
-from mlsd.analysis.study.equations import Equations, TimedRound, equations, timed_rounds
+from mlsd.analysis.study.equations import Equations, equations
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
 from mlsd.audits.check import audit
 from mlsd.audits.rows import Audit, AuditContext
 from mlsd.audits.trials import refuted_in, trials_context
 from mlsd.errors import AnalysisError
-from mlsd.measure.parent.checks import Points, anchor_points
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status
 from mlsd.store.rows import DraftDistance, Run
 from mlsd.store.sessions import SessionTrials, judged, latest, sessions_of
@@ -110,11 +109,6 @@ class Study:
         return tuple(found)
 
     @cached_property
-    def anchors(self) -> dict[str, Points]:
-        """Passes timed between blocks, by width."""
-        return anchor_points(one.trial for one in self.stored if one.trial.status is not Status.FAILED)
-
-    @cached_property
     def results(self) -> list[ArmResult]:
         """Every arm of every question, by target; of what several sessions measured the latest."""
         return self._in_order(latest(arm for arms in self._by_session for arm in arms))
@@ -191,11 +185,6 @@ class Study:
         """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
         known, key = self.machine.known, self.machine.key
         return equations(self.pooled, lambda arm: known.costs(key, arm.case.target, arm.case.drafter.draft))
-
-    @cached_property
-    def timed_rounds(self) -> list[TimedRound]:
-        """Equation 2's times of models with random weights, of which nothing else can be known."""
-        return timed_rounds(self.machine.curves, {facts.ref.id: facts for facts in self.machine.known.models.values()})
 
     @cached_property
     def read_passes(self) -> list[Pass]:

@@ -276,11 +276,9 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
 
 
 def _print_rounds(split: RoundSplit, case: Case) -> None:
-    from mlsd.report.tables.methods import kinds_table, round_table
+    from mlsd.report.tables.methods import round_table
 
     print_table(round_table(case, split))
-    if split.found is not None or split.not_found is not None:
-        print_table(kinds_table(split))
     if not split.timed:
         note("NOT TIMED  SD drafts inside the target; its times do not describe the method.")
     for label in split.fallbacks:

@@ -15,7 +15,7 @@ from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.columns import column
 from mlsd.hardware import darwin
 from mlsd.records import GAMMAS, EngineOptions
-from mlsd.report.render.table import Table, Tone, table, text
+from mlsd.report.render.table import Table, table
 from mlsd.report.tables.records import checks_table, machine_rows
 from mlsd.units import format_bytes
 
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from mlsd.measure.messages import Probed
     from mlsd.measure.parent.builds import BuildVerdict
     from mlsd.measure.parent.doctor import Diagnosis, ProfileFit
-
-_TONES: dict[str, Tone] = {
-    "fits": "good",
-    "tight": "caution",
-    "raise the limit": "caution",
-    "does not fit": "bad",
-    "unknown": "quiet",
-}
 
 
 @click.group(cls=CommandGroup)
@@ -96,7 +88,7 @@ def _card(found: Diagnosis) -> Table:
     }
     if found.budget:
         state["models may take"] = f"{format_bytes(found.budget.limit_bytes)} ({found.budget.basis})"
-    rows = [*machine_rows(found.environment, found.missing).values(), *((text(k), text(v)) for k, v in state.items())]
+    rows = [*machine_rows(found.environment, found.missing).values(), *state.items()]
     return table("This machine", rows, column("field", of="0"), column("value", of="1"))
 
 
@@ -105,7 +97,7 @@ def _profiles(profiles: tuple[ProfileFit, ...]) -> Table:
         "Profiles",
         profiles,
         column("profile"),
-        column("verdict", of=lambda fit: text(fit.verdict, _TONES[fit.verdict])),
+        column("verdict"),
         column("here", of=lambda fit: f"{fit.n_downloaded} of {fit.n_models}"),
         column("to get", of=_to_get),
         column("why"),
@@ -196,7 +188,7 @@ def _builds_table(found: list[BuildVerdict]) -> Table:
         "Builds of llama.cpp",
         found,
         column("build", of="name"),
-        column("fits", of=lambda v: text("yes", "good") if v.fits else text("NO", "bad")),
+        column("fits", of=lambda v: "yes" if v.fits else "NO"),
         column("llama.cpp", of="backend.build"),
         column("bindings", of="backend.binding_version"),
         column("devices", of=lambda v: v.backend and ", ".join(device.name for device in v.backend.devices)),

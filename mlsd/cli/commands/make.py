@@ -23,7 +23,7 @@ from mlsd.hashes import file_sha256
 from mlsd.measure.messages import LayersFound
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import EngineOptions
-from mlsd.report.render.table import table, text
+from mlsd.report.render.table import table
 from mlsd.units import as_ranges, format_bytes, format_duration, format_percent, quoted
 
 _COMPONENTS = ("recurrent", "recurrent-blocks", "attention")
@@ -123,7 +123,7 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
         files,
         column("file", of=lambda file: f"{file.name}.gguf"),
         column("weights", "n", "", "n_parameters"),
-        column("noise", "n", "", lambda file: text(f"{100 * file.noise:g} %" if file.noise else None)),
+        column("noise", "n", "", lambda file: f"{100 * file.noise:g} %" if file.noise else None),
         column("size", "bytes", "", "n_bytes"),
         column("sha256", of=lambda file: file.sha256[:12]),
     )

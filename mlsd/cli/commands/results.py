@@ -19,6 +19,7 @@ from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
 from mlsd.formats.exports import EXPORTS, export, write_file
 from mlsd.formats.tables import trial_rows
+from mlsd.report.render.table import TONES
 from mlsd.report.tables.records import rounds_table, runs_table, trial_card, trials_table
 from mlsd.store.rows import TrialFilter
 from mlsd.trials.results import Measured
@@ -234,14 +235,12 @@ def export_trials(kind: str, chosen: TrialFilter, output: Path | None, force: bo
 def claims(db: Path | None, machine: str | None, settings: str | None, as_json: bool) -> None:
     """Print what the trials say of each published claim, and what an audit says of the printed rows."""
     verdicts = open_study(db, machine, settings).verdicts
-    from mlsd.report.tables.claims import DECISION_TONES
-
     if as_json:
         print_json(verdicts)
         return
     for verdict in verdicts:
         claim = verdict.claim
-        say((f"{verdict.decision:<18}  ", DECISION_TONES[verdict.decision]), claim.text)
+        say((f"{verdict.decision:<18}  ", TONES[verdict.decision]), claim.text)
         say(f"    {verdict.sentence}")
         if verdict.decision == "not decided yet" and verdict.visible is not None:
             say(f"    A difference of {verdict.visible.words} would have shown 4 times in 5.")

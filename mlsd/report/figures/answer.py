@@ -1,7 +1,4 @@
-"""The figures that show the answer: what every setting gains or loses against plain decoding, and over depth.
-
-Raises AnalysisError with what is missing instead of drawing nothing.
-"""
+"""The figure that shows the answer: what every setting gains or loses against plain decoding."""
 
 import textwrap
 from collections import Counter
@@ -11,7 +8,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mlsd.analysis.results.depths import DeepArm, deep_arms
 from mlsd.analysis.study.study import Study
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
@@ -28,37 +24,37 @@ _TICKS = (0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 
 
 def gains(study: Study, *, narrow: bool = False) -> Figure:
-    """Each setting on each text against plain decoding (1); bars are 95 % intervals."""
+    """Each setting on each text against plain decoding (1); bars are 95 % intervals. Raises: AnalysisError."""
     arms = [arm for arm in study.results if arm.ratio is not None and not arm.is_plain and arm.n_valid]
     if not arms:
         raise AnalysisError("No valid pair of SD and AR trials.", hint="Measure some: mlsd run B D.")
     rows = _shown(arms)
     width_in, height_in, letters = (_NARROW_IN, 0.58, _NARROW_LETTERS) if narrow else (_WIDE_IN, 0.3, _LETTERS)
     figure, (ax,) = plot.canvas(1.0 + height_in * len(rows), width_in=width_in)
-    places = range(len(rows), 0, -1)
+    heights = range(len(rows), 0, -1)
     labels = [
         textwrap.fill(f"{label} (a bound)" if narrow and arm.control else label, letters)
         for label, arm in zip(arm_labels(rows), rows, strict=True)
     ]
-    for place, label, arm in zip(places, labels, rows, strict=True):
+    for height, label, arm in zip(heights, labels, rows, strict=True):
         assert arm.ratio is not None
         color = plot.INK if arm.control else _COLORS.get(arm.effect, plot.INK)
         ends = [end for end in (arm.ratio.low, arm.ratio.high) if end is not None]
         if ends:
-            ax.plot(ends, [place, place], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
+            ax.plot(ends, [height, height], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
         word = "a bound" if arm.control else arm.effect
-        ax.plot([arm.ratio.value], [place], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
+        ax.plot([arm.ratio.value], [height], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
         value = arm.ratio.words(2, "x") + ("" if ends else " (one block)")
         look: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
         if narrow:  # both stand above the bar
-            ax.text(0.0, place + 0.5, label, ha="left", **look)
-            ax.text(1.0, place + 0.5, value, ha="right", color=color, **look)
+            ax.text(0.0, height + 0.5, label, ha="left", **look)
+            ax.text(1.0, height + 0.5, value, ha="right", color=color, **look)
         else:
-            ax.text(1.01, place, f"{value} {word}", ha="left", color=color, **look)
-    ax.set_yticks(list(places), labels)
+            ax.text(1.01, height, f"{value} {word}", ha="left", color=color, **look)
+    ax.set_yticks(list(heights), labels)
     line = 0.22 if narrow else 0.5
     ax.tick_params(axis="y", length=0, labelleft=not narrow)
-    ax.vlines([1.0] * len(rows), [p - line for p in places], [p + line for p in places], plot.INK)
+    ax.vlines([1.0] * len(rows), [h - line for h in heights], [h + line for h in heights], plot.INK)
     cut = f"; the fastest {len(rows)} of {len(arms)}" if len(rows) < len(arms) else ""
     about = textwrap.fill(f"speedup over plain decoding, {_common(arms)}{cut}", 48 if narrow else 90)
     ax.set(xscale="log", xlabel=about, ylim=(0.4, len(rows) + 0.8))
@@ -69,8 +65,8 @@ def gains(study: Study, *, narrow: bool = False) -> Figure:
     ax.set_xticks([], minor=True)
     ax.set_xlim(low, high)
     for word, offset, side in (("slower", -7, "right"), ("faster", 7, "left")):
-        place_of: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-        ax.annotate(word, (1.0, 1.0), (offset, 5), ha=side, color=_COLORS[word], fontweight="bold", **place_of)
+        where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        ax.annotate(word, (1.0, 1.0), (offset, 5), ha=side, color=_COLORS[word], fontweight="bold", **where)
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
     return figure
@@ -89,17 +85,17 @@ def arm_labels(arms: Sequence[ArmResult], naming: Callable[[ArmResult], str] | N
     """Labels that differ: of target, text and length of output each has what is not the same of all."""
     several = len({arm.case.target.id for arm in arms}) > 1
 
-    def own_name(arm: ArmResult) -> str:
+    def setting(arm: ArmResult) -> str:
         if arm.is_plain:
             return f"{arm.case.target.id}, {PLAIN}"
         return f"{arm.case.target.id} + {arm.setting}" if several else arm.setting
 
     differ = [part for part in _ALWAYS if len({part(arm) for arm in arms}) > 1]
-    labels = [", ".join(((naming or own_name)(arm), *(part(arm) for part in differ))) for arm in arms]
+    labels = [", ".join(((naming or setting)(arm), *(part(arm) for part in differ))) for arm in arms]
     for part in _IF_NEEDED:
         counts = Counter(labels)
         rows = list(zip(labels, arms, strict=True))
-        of_label = {label: {part(arm) for own, arm in rows if own == label} for label in counts}
+        of_label = {label: {part(arm) for other, arm in rows if other == label} for label in counts}
         labels = [f"{label}, {part(arm)}" if len(of_label[label]) > 1 else label for label, arm in rows]
     return labels
 
@@ -116,42 +112,8 @@ def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
     """The fastest settings of each target, each with a like share of the rows; the fastest first."""
     groups = grouped(arms, lambda arm: arm.case.target.id)
     share = max(1, _MOST_ROWS // len(groups))
-    return [
-        arm for own in groups.values() for arm in sorted(own, key=lambda a: -(a.ratio.value if a.ratio else 0))[:share]
-    ]
+    fastest = (sorted(group, key=lambda arm: -(arm.ratio.value if arm.ratio else 0)) for group in groups.values())
+    return [arm for group in fastest for arm in group[:share]]
 
 
 ANSWER_FIGURE = FigureEntry("answer", "What each setting gains", gains, narrow=partial(gains, narrow=True))
-
-
-def speedup_over_depth(study: Study) -> Figure:
-    """Speedup over the tokens of other text before the prompt, with 95 % intervals; a cross: the output is wrong."""
-    rows = deep_arms(study.results)
-    lines = grouped(rows, lambda row: ", ".join((row.found.case.target.id, row.found.setting, row.prompt)))
-    if not any(row.found.ratio is not None for row in rows):
-        raise AnalysisError("No valid pair behind other text.", hint="Measure some: mlsd bench MODEL --depth 0,1024.")
-
-    def draft(line: Sequence[DeepArm]) -> str:
-        return line[0].found.arm.name
-
-    figure, parts = plot.panels(lines, by=draft)
-    for (ax,), own in parts:
-        for index, (label, line) in enumerate(own):
-            right = [row for row in line if row.found.ratio is not None and not row.found.n_invalid]
-            plot.series(ax, [row.depth for row in right], [row.found.ratio for row in right], label, index, len(own))
-            if invalid := [row.depth for row in line if row.found.n_invalid]:
-                cross: dict[str, Any] = {
-                    "marker": "x",
-                    "markersize": 8,
-                    "linestyle": "none",
-                    "color": plot.color(index),
-                }
-                cross |= plot.dodged(ax, index, len(own))
-                ax.plot(invalid, [0.0] * len(invalid), label=f"{label}: INVALID", clip_on=False, **cross)
-        ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
-        ax.set(xlabel="tokens of other text before the prompt", ylabel="speedup over plain decoding", ylim=(0, None))
-        plot.legend([ax], 1)
-    return figure
-
-
-DEPTH_FIGURE = FigureEntry("depth-speedup", "Speculation over depth", speedup_over_depth)

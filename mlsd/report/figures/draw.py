@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from mlsd.analysis.study.traffic import ENOUGH, M2_ULTRA, Roof
 from mlsd.errors import AnalysisError
 from mlsd.report.render import plot
-from mlsd.stats import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,20 +45,17 @@ def _drawing(draw: Callable[..., None]) -> Callable[..., Axes]:
 
 def _by(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """The parts of a frame by what these columns hold, in order of appearance."""
-    for key, own in frame.groupby(list(columns), sort=False, dropna=False):
-        yield " + ".join(str(part) for part in key), own
+    for key, group in frame.groupby(list(columns), sort=False, dropna=False):
+        yield " + ".join(str(part) for part in key), group
 
 
-def _intervals(frame: pd.DataFrame, name: str) -> list[Interval]:
-    columns = (frame[f"{name}{end}"].astype(float) for end in ("", "_low", "_high"))
-    known = [[None if value != value else value for value in row] for row in zip(*columns, strict=True)]
-    return [Interval(value=value or 0.0, low=low, high=high) for value, low, high in known]
-
-
-def _line(ax: Axes, frame: pd.DataFrame, x: str, y: str, label: str, look: dict[str, Any]) -> None:
-    """A column over another with its intervals, drawn faintly so that the values stay legible."""
-    ax.plot(frame[x].astype(float), frame[y], label=label, **look)
-    plot.faint_intervals(ax, [float(value) for value in frame[x]], _intervals(frame, y), look["color"])
+def curve(ax: Axes, frame: pd.DataFrame, x: str, y: str, label: str, look: dict[str, Any]) -> None:
+    """A column over another; where it has intervals, these so faint that the values stay legible."""
+    xs, ys = frame[x].astype(float), frame[y].astype(float)
+    ax.plot(xs, ys, label=label, **look)
+    if f"{y}_low" in frame:
+        bars = [ys - frame[f"{y}_low"].astype(float), frame[f"{y}_high"].astype(float) - ys]
+        ax.errorbar(xs, ys, yerr=bars, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
 
 
 @_drawing
@@ -68,9 +64,9 @@ def speedups(arms: pd.DataFrame, ax: Axes, printed: pd.DataFrame | None = None) 
 
     `printed`: columns `gamma` and `speedup` of what somebody published, as crosses.
     """
-    own = arms[arms["speedup"].notna()]
-    for i, (label, line) in enumerate(_by(own, "target", "draft", "text")):
-        _line(ax, line.sort_values("gamma"), "gamma", "speedup", label, plot.look(i))
+    measured = arms[arms["speedup"].notna()]
+    for i, (label, line) in enumerate(_by(measured, "target", "draft", "text")):
+        curve(ax, line.sort_values("gamma"), "gamma", "speedup", label, plot.look(i))
     if printed is not None:
         ax.plot(printed["gamma"], printed["speedup"], "x", color="grey", label="printed")
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
@@ -83,19 +79,19 @@ def speedups(arms: pd.DataFrame, ax: Axes, printed: pd.DataFrame | None = None) 
 def passes(frame: pd.DataFrame, ax: Axes) -> None:
     """T(k) of each model; of `study.passes`."""
     for i, (label, line) in enumerate(_by(frame[frame["kind"] == "target_pass"], "model")):
-        _line(ax, line, "k", "ms", label, plot.look(i, markersize=3.5))
+        curve(ax, line, "k", "ms", label, plot.look(i, markersize=3.5))
     ax.set(xlabel="k, rows of the pass", ylabel="T(k), ms")
 
 
 @_drawing
 def efficiency(frame: pd.DataFrame, ax: Axes) -> None:
     """T(1) / T(k) of each model beside the line where a pass saves nothing; of `study.passes`."""
-    own = frame[frame["kind"] == "target_pass"]
-    for i, (label, line) in enumerate(_by(own, "model")):
+    timed = frame[frame["kind"] == "target_pass"]
+    for i, (label, line) in enumerate(_by(timed, "model")):
         ax.plot(line["k"].astype(float), line["efficiency"], label=label, **plot.look(i, markersize=3.5))
-    k = [1 + i * (float(own["k"].max()) - 1) / 100 for i in range(101)]
+    k = [1 + i * (float(timed["k"].max()) - 1) / 100 for i in range(101)]
     ax.plot(k, [1 / one for one in k], color=plot.INK, linewidth=0.9, linestyle="--", label="saves nothing, 1/k")
-    ax.set(xlabel="k, rows of the pass", ylabel="T(1) / T(k)", ylim=(0, max(1.05, float(own["efficiency"].max()))))
+    ax.set(xlabel="k, rows of the pass", ylabel="T(1) / T(k)", ylim=(0, max(1.05, float(timed["efficiency"].max()))))
 
 
 @_drawing
@@ -109,12 +105,12 @@ def memory(bandwidth: pd.DataFrame, ax: Axes) -> None:
 @_drawing
 def amortization(bandwidth: pd.DataFrame, ax: Axes) -> None:
     """Time and bytes of a position of a pass over k, in plain passes, beside the study's 1/k; of `study.bandwidth`."""
-    own = bandwidth[(bandwidth["source"] == "timed passes") & bandwidth["time_a_token"].notna()]
-    for i, (label, line) in enumerate(_by(own, "model")):
+    timed = bandwidth[(bandwidth["source"] == "timed passes") & bandwidth["time_a_token"].notna()]
+    for i, (label, line) in enumerate(_by(timed, "model")):
         k = line["k"].astype(float)
         ax.plot(k, line["time_a_token"], label=f"{label}, time", **plot.look(i, markersize=3.5))
         ax.plot(k, line["bytes_a_token"], label=f"{label}, bytes", color=plot.color(i), linestyle="--")
-    ks = sorted(set(own["k"].astype(float)))
+    ks = sorted(set(timed["k"].astype(float)))
     claim: dict[str, Any] = {"color": plot.INK, "linestyle": ":", "linewidth": 1.2}
     ax.plot(ks, [1 / one for one in ks], label="all weights loaded once (study), 1/k", **claim)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9)
@@ -124,21 +120,21 @@ def amortization(bandwidth: pd.DataFrame, ax: Axes) -> None:
 @_drawing
 def roofline(bandwidth: pd.DataFrame, ax: Axes, other: Roof | None = M2_ULTRA) -> None:
     """Operations a second over operations a byte, under what memory and arithmetic gave; of `study.bandwidth`."""
-    own = bandwidth[bandwidth["gflop_s"].notna() & bandwidth["intensity"].notna()]
-    timed = own[own["source"] == "timed passes"]
-    shown = timed if len(timed) else own
+    passes_of_bytes = bandwidth[bandwidth["gflop_s"].notna() & bandwidth["intensity"].notna()]
+    timed = passes_of_bytes[passes_of_bytes["source"] == "timed passes"]
+    shown = timed if len(timed) else passes_of_bytes
     for i, (label, line) in enumerate(_by(shown, "model")):
         ax.plot(line["intensity"], line["gflop_s"], label=label, **plot.look(i, markersize=3.5, linewidth=0.9))
         ends = line.iloc[[0, -1]] if len(line) > 1 else line
         for _, row in ends.iterrows():
             where: dict[str, Any] = {"xytext": (0, -9), "textcoords": "offset points", "ha": "center", "fontsize": 6.5}
             ax.annotate(f"k {row['k']}", (row["intensity"], row["gflop_s"]), color=plot.color(i), **where)
-    known = bandwidth[bandwidth["of_measured"].notna()]
+    below = bandwidth[bandwidth["of_measured"].notna()]  # the roof that memory gave
     wide = shown[shown["k"] >= ENOUGH]["gflop_s"]
     left = 0.5 * float(shown["intensity"].min())
     right = 2 * float(shown["intensity"].max())
-    if len(known):
-        gb_s = float((known["gb_s"] / known["of_measured"]).iloc[0])
+    if len(below):
+        gb_s = float((below["gb_s"] / below["of_measured"]).iloc[0])
         fastest = float(wide.max()) if len(wide) else None
         _roof(ax, Roof(name="here, measured", gb_s=gb_s, gflop_s=fastest, source="measured"), left, right)
     if other is not None:
@@ -178,12 +174,12 @@ def experts(frame: pd.DataFrame, ax: Axes) -> None:
 @_drawing
 def equations(frame: pd.DataFrame, ax: Axes) -> None:
     """Speedup over gamma as measured, by equations 1 and 2 and the corrected form; of one pair of `study.equations`."""
-    own = frame.sort_values("gamma")
-    _line(ax, own, "gamma", "speedup", "measured", plot.look(0))
+    frame = frame.sort_values("gamma")
+    curve(ax, frame, "gamma", "speedup", "measured", plot.look(0))
     names = (("eq1", "equation 1"), ("eq2", "equation 2"), ("corrected", "corrected"))
-    for i, (name, label) in enumerate((one for one in names if own[one[0]].notna().any()), 1):
+    for i, (name, label) in enumerate((one for one in names if frame[one[0]].notna().any()), 1):
         look = plot.look(i, markersize=4, linestyle="--", linewidth=1.0, markerfacecolor="none")
-        ax.plot(own["gamma"].astype(float), own[name], label=label, **look)
+        ax.plot(frame["gamma"].astype(float), frame[name], label=label, **look)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
     ax.set(xlabel="gamma", ylabel="speedup", ylim=(0, None))
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -1,233 +1,125 @@
-"""The study's figures 1 to 5 with ours in them; each function reads a Study.
+"""The study's figures 1, 2 and 4 with ours in them; 3 and 5 are tables. Each function reads a Study.
 
 A function raises AnalysisError with what is missing instead of drawing nothing.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
+
 from matplotlib.figure import Figure
-from msgspec import structs
 
+from mlsd.analysis import frames
 from mlsd.analysis.study.study import Study
 from mlsd.audits import published_tables as published
+from mlsd.columns import column, columns
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
+from mlsd.report.figures import draw
 from mlsd.report.figures.answer import arm_labels
 from mlsd.report.render import plot
 from mlsd.report.render.sections import FigureEntry
-from mlsd.report.tables.paper import StudyRow, length_arms, models_of, printed_rows, study_rows
-from mlsd.stats import Interval, grouped
-from mlsd.trials.arms import PLAIN
-from mlsd.trials.results import ArmResult
+from mlsd.report.tables.paper import models_of, study_rows
+from mlsd.trials.fields import ARM
 
-_GREY = plot.INK
-
-
-def _targets(study: Study, arms: Sequence[ArmResult]) -> dict[str, int]:
-    """Model of the study -> number of the first of these arms with our target in its place."""
-    numbers = {arm.case.target.id: i for i, arm in reversed(list(enumerate(arms)))}
-    return {model: numbers[ours] for model, ours in models_of(study).items() if ours in numbers}
-
-
-def _decided(arms: Iterable[ArmResult], what: str) -> list[ArmResult]:
-    found = [arm for arm in arms if arm.ratio is not None]
-    if not found:
-        raise AnalysisError(
-            f"No valid pair of speculative and plain trials {what}.", hint="Measure some: mlsd run B D."
-        )
-    return found
-
-
-def _main_suites(study: Study) -> list[ArmResult]:
-    """Arms of the suites that sweep gamma; where neither was measured draft models, the study's method, or all arms."""
-    arms = [arm for arm in study.pooled if not arm.is_plain and arm.n_valid]
-    swept = [arm for arm in arms if arm.question.suite in ("B", "D")]
-    return swept or [arm for arm in arms if arm.case.drafter.name == DRAFT_MODEL] or arms
-
-
-def _label(arm: ArmResult) -> str:
-    return f"{arm.case.target.id} + {arm.label}"
-
-
-def _setting(arm: ArmResult) -> str:
-    return f"{arm.case.target.id} + {arm.setting}"
-
-
-def _draft(arm: ArmResult) -> str:
-    draft = arm.case.drafter.draft
-    return draft.id if draft else arm.case.drafter.name
-
-
-def _printed(
-    ax: Axes, xs: Sequence[float], rows: Sequence[StudyRow], field: str, index: int | None, label: str = ""
-) -> None:
-    """Published values, and whether they can be: hollow, dashed; grey where no model of ours has their place."""
-    shade = _GREY if index is None else plot.color(index)
-    mark = "x" if index is None else plot.marker(index)
-    style: dict[str, Any] = {
-        "markerfacecolor": "none",
-        "linestyle": "--",
-        "linewidth": 0.9,
-        "alpha": 0.45 if index is None else 0.8,
-    }
-    label = f"{label or rows[0].cells['target']} ({_published(rows)})"
-    ax.plot(xs, [float(row.cells[field]) for row in rows], color=shade, marker=mark, label=label, **style)
-
-
-def _published(rows: Sequence[StudyRow]) -> str:
-    refuted = sum(row.verdict is not None and row.verdict.verdict == "impossible" for row in rows)
-    return "published" + (f"; {f'{refuted} of {len(rows)} ' * (refuted < len(rows))}impossible" if refuted else "")
-
-
-def _even(axes: Sequence[Axes]) -> None:
-    """The line of 1; axes, which panels share, end where speedups do, not where the widest interval does."""
-    lines = [line for ax in axes for line in ax.lines if not str(line.get_label()).startswith("_")]
-    for ax in axes:
-        ax.axhline(1.0, color=_GREY, linewidth=0.9, linestyle=":")
-    axes[0].set_ylim(0, min(axes[0].get_ylim()[1], 2 * max([1.0, *(float(np.max(one.get_ydata())) for one in lines)])))
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def speedup_over_active(study: Study) -> Figure:
     """Speedup over the parameters active for a token, at the study's gamma of 8 or the most measured one."""
-    arms = _decided(_main_suites(study), "with known model sizes")
-    gammas = Counter(arm.case.gamma for arm in arms)
-    gamma = 8 if gammas[8] else gammas.most_common(1)[0][0]
-    active = {name: (facts.n_parameters_active or 0) / 1e9 for name, facts in study.facts.items()}
-    chosen = [arm for arm in arms if arm.case.gamma == gamma and active.get(arm.case.target.id)]
-    if not chosen:
+    arms = _swept(study, "speedup")
+    gamma = 8 if (arms["gamma"] == 8).any() else int(arms["gamma"].mode()[0])
+    arms, printed = arms[(arms["gamma"] == gamma) & arms["active"].notna()], _printed(study)
+    if arms.empty:
         raise AnalysisError("The active parameters of no measured target are known.")
-    figure, parts = plot.panels(dict(zip(arm_labels(chosen), chosen, strict=True)), by=_draft)
-    models = {model.id: model for model in published.load("study").models}
-    for (ax,), own in parts:
-        ax.set_xscale("log")
-        for index, (label, arm) in enumerate(own):
-            plot.series(ax, [active[arm.case.target.id]], [arm.ratio], label, index, len(own))
-        ours = _targets(study, [arm for _, arm in own])
-        for row in study_rows(study):
-            model = row.cells["target"]
-            if row.cells["draft"] == "draft_0.8b" and row.gamma == gamma:
-                _printed(ax, [float(models[model].active_b or "nan")], [row], "speedup", ours.get(model))
-        ax.set(xlabel="active parameters a token, 10⁹", ylabel=f"speedup at gamma {gamma}")
+    printed = printed[(printed["gamma"] == gamma) & (printed["draft"] == "draft_0.8b")]
+    figure = _lines(arms, printed, "active", "speedup")
+    for ax in figure.axes:
+        ax.set(xscale="log", xlabel="active parameters a token, 10⁹", ylabel=f"speedup at gamma {gamma}")
         plot.plain_ticks(ax.xaxis)
-        plot.legend([ax])
-    _even(figure.axes)
     return figure
 
 
 def speedup_over_gamma(study: Study) -> Figure:
     """Speedup over gamma with 95 % intervals."""
-    figure = _over_gamma(study, _decided(_main_suites(study), "over gamma"), "speedup", lambda arm: arm.ratio)
-    _even(figure.axes)
-    for ax in figure.axes:
-        ax.set(ylabel="speedup over plain decoding")
-    return figure
+    return _over_gamma(study, "speedup", "speedup over plain decoding")
 
 
 def acceptance_over_gamma(study: Study) -> Figure:
     """Accepted share of proposed tokens over gamma."""
-    arms = [arm for arm in _main_suites(study) if arm.acceptance_rate is not None]
-    if not arms:
-        raise AnalysisError("No valid SD trial proposed a token.", hint="Measure some: mlsd run B D.")
-    figure = _over_gamma(
-        study, arms, "acceptance_percent", lambda arm: Interval(value=100 * (arm.acceptance_rate or 0))
-    )
+    return _over_gamma(study, "acceptance_rate", "accepted / proposed")
+
+
+def _over_gamma(study: Study, y: str, label: str) -> Figure:
+    figure = _lines(_swept(study, y), _printed(study), "gamma", y)
     for ax in figure.axes:
-        ax.set(ylabel="accepted / proposed, %", ylim=(0, None))
-    return figure
-
-
-def _over_gamma(
-    study: Study, arms: Sequence[ArmResult], field: str, of: Callable[[ArmResult], Interval | None]
-) -> Figure:
-    """Lines over gamma, and the published ones of the drafts in whose place one of ours stands, or all where none does.
-
-    A line holds the arms of one target and drafter on one question in one run.
-    """
-    ordered = sorted(arms, key=lambda arm: arm.case.gamma)
-    found = list(grouped(ordered, lambda arm: (arm.question, arm.session, _label(arm))).values())
-    labels = arm_labels([line[0] for line in found], _label)
-    figure, parts = plot.panels(dict(zip(labels, found, strict=True)), by=lambda line: _draft(line[0]))
-    published_lines = grouped(study_rows(study), lambda row: (row.cells["target"], row.cells["draft"]))
-    models = models_of(study)
-    for (ax,), own in parts:
-        for index, (label, line) in enumerate(own):
-            plot.series(ax, [arm.case.gamma for arm in line], list(map(of, line)), label, index, len(own))
-        firsts = [line[0] for _, line in own]
-        numbers, drafts = _targets(study, firsts), set(map(_draft, firsts))
-        mapped = {key: rows for key, rows in published_lines.items() if models.get(key[1]) in drafts}
-        for (target, _), rows in (mapped or published_lines).items():
-            _printed(ax, [row.gamma for row in rows], rows, field, numbers.get(target), rows[0].pair)
-        ax.set_xlabel("gamma")
+        ax.set(xlabel="gamma", ylabel=label)
         ax.set_xticks([4, 8, 16], ["4", "8", "16"])
+    return figure
+
+
+def _swept(study: Study, y: str) -> pd.DataFrame:
+    """Arms over all texts of the suites that sweep gamma, where there is none those of draft models, else all."""
+    valid = [arm for arm in study.pooled if not arm.is_plain and arm.n_valid]
+    of_suites = [arm for arm in valid if arm.question.suite in ("B", "D")]
+    arms = of_suites or [arm for arm in valid if arm.case.drafter.name == DRAFT_MODEL] or valid
+    active = {name: facts.n_parameters_active for name, facts in study.facts.items()}
+    frame = frames.made(arms, ARM).assign(
+        label=arm_labels(arms, lambda arm: f"{arm.case.target.id} + {arm.label}"),
+        active=[(active.get(arm.case.target.id) or float("nan")) / 1e9 for arm in arms],
+    )
+    frame["draft"] = frame["draft"].fillna(frame["drafter"])
+    frame = frame[frame[y].notna()]
+    if frame.empty:
+        raise AnalysisError("No speculative trial of the study's suites is valid.", hint="Measure some: mlsd run B D.")
+    return frame
+
+
+def _printed(study: Study) -> pd.DataFrame:
+    """Table 5 of the study, with the models of ours in its models' places."""
+    active = {model.id: float(model.active_b or "nan") for model in published.load("study").models}
+    ours = models_of(study)
+    from_row = (
+        *columns("pair; gamma:n; draft; audit"),
+        column("speedup", "2", of=lambda row: float(row["speedup"])),
+        column("acceptance_rate", "2", of=lambda row: float(row["acceptance_percent"]) / 100),
+        column("active", "2", of=lambda row: active[row["target"]]),
+        column("our_target", of=lambda row: ours.get(row["target"])),
+        column("our_draft", of=lambda row: ours.get(row["draft"])),
+    )
+    return frames.made(study_rows(study), from_row)
+
+
+def _lines(arms: pd.DataFrame, printed: pd.DataFrame, x: str, y: str) -> Figure:
+    """Lines of ours, and the published ones of the drafts in whose place one of ours stands, or all where none does.
+
+    Published values are hollow and dashed, and grey where no model of ours has their place.
+    """
+    by_label = {str(label): line for label, line in arms.groupby("label", sort=False)}
+    figure, parts = plot.panels(by_label, by=lambda line: str(line["draft"].iloc[0]))
+    for (ax,), lines in parts:
+        targets = {line["target"].iloc[0]: index for index, (_, line) in reversed(list(enumerate(lines)))}
+        for index, (label, line) in enumerate(lines):
+            draw.curve(ax, line.sort_values(x), x, y, label, plot.look(index))
+        of_drafts = printed[printed["our_draft"].isin({line["draft"].iloc[0] for _, line in lines})]
+        for pair, line in (printed if of_drafts.empty else of_drafts).groupby("pair", sort=False):
+            ours = targets.get(line["our_target"].iloc[0])
+            n = int((line["audit"] == "impossible").sum())
+            refuted = f"; {'' if n == len(line) else f'{n} of {len(line)} '}impossible" if n else ""
+            look = {"color": plot.INK, "marker": "x", "alpha": 0.45} if ours is None else plot.look(ours, alpha=0.8)
+            look |= {"label": f"{pair} (published{refuted})", "markerfacecolor": "none"}
+            ax.plot(line[x], line[y], linestyle="--", linewidth=0.9, **look)
+        if y == "speedup":
+            ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")
         plot.legend([ax])
-    return figure
-
-
-def throughputs(study: Study) -> Figure:
-    """Decode tok/s of plain decoding and of every pair of the study, ours beside the printed ones."""
-    rows = [(row, row.ours) for row in study_rows(study) if row.ours is not None and row.ours.tok_s]
-    if not rows:
-        raise AnalysisError("No arm stands in the place of one of the study's.", hint="Measure some: mlsd run B D.")
-    labels = [f"{row.pair}, {row.gamma}\n{arm.case.target.id} + {arm.label}" for row, arm in rows]
-    places = np.arange(len(rows), 0, -1.0)
-    figure, (left, right) = plot.canvas(1.4 + 0.34 * len(rows), 2)
-    printed = [float(row.cells["tok_s"]) for row, _ in rows]
-    measured, print_of = [arm.tok_s or 0.0 for _, arm in rows], _published([row for row, _ in rows])
-    parts = ((left, printed, "M2 Ultra", f"speculative ({print_of})"), (right, measured, "here", "speculative, here"))
-    for i, (ax, values, title, label) in enumerate(parts):
-        ax.barh(places, values, height=0.7, color=plot.color(i), label=label)
-        ax.set(title=title, xlabel="decode tok/s", ylim=(0.4, len(rows) + 0.6))
-        ax.set_yticks(places, labels if ax is left else [""] * len(rows), fontsize=6.5)
-        ax.grid(axis="y", visible=False)
-    plain = [float(row.cells["tok_s"]) / float(row.cells["speedup"]) for row, _ in rows]
-    own = [arm.plain_tok_s or float("nan") for _, arm in rows]
-    for ax, values in ((left, plain), (right, own)):
-        ax.plot(values, places, color=_GREY, marker="D", markersize=4, linestyle="none", label="plain decoding")
-    plot.legend([left, right])
-    return figure
-
-
-def prompt_length_sweep(study: Study) -> Figure:
-    """Throughput and speedup over the prompt's length."""
-    arms = [(arm, length) for arm, length in length_arms(study) if arm.ratio is not None and arm.n_valid and length]
-    if not arms:
-        raise AnalysisError("No prompt of exact length has a valid pair of trials.", hint="Measure them: mlsd run F.")
-    lengths = len({arm.question.n_predict for arm, _ in arms}) > 1
-    groups = grouped(arms, lambda row: (_setting(row[0]), structs.replace(row[0].question, text=""), row[0].session))
-    labels = arm_labels([rows[0][0] for rows in groups.values()], _setting)
-    lines = dict(zip(labels, groups.values(), strict=True))
-    figure, parts = plot.panels(lines, 2, 3.2, by=lambda rows: _draft(rows[0][0]))
-    sweep = printed_rows("figure 5")
-    for (left, right), own in parts:
-        right.set_xscale("log")
-        for index, (label, rows) in enumerate(own):
-            group, xs = [arm for arm, _ in rows], [float(length) for _, length in rows]
-            tokens = f", {group[0].question.n_predict} tokens" if lengths else ""
-            mark: dict[str, Any] = {"marker": plot.marker(index)}
-            left.plot(xs, [a.tok_s or 0 for a in group], color=plot.color(index), label=label, **mark)
-            plain = f"{group[0].case.target.id}, {PLAIN}{tokens}"
-            left.plot(xs, [a.plain_tok_s or 0 for a in group], color=_GREY, linewidth=1.0, label=plain, **mark)
-            plot.series(right, xs, [arm.ratio for arm in group], label, index, len(own))
-        name = "moe_q4 + draft_0.8b, gamma 8; 256 and more: one caption"
-        _printed(right, [float(row.cells["n_prompt"]) for row in sweep], sweep, "speedup", None, name)
-        left.set(xscale="log", xlabel="prompt tokens", ylabel="decode tok/s", ylim=(0, None))
-        right.set(xlabel="prompt tokens", ylabel="speedup over plain decoding")
-        for ax in (left, right):
-            ax.set_xticks([32, 128, 512, 1024], ["32", "128", "512", "1024"], minor=False)
-            ax.set_xticks([], minor=True)
-        plot.legend([left, right], 1)
-    _even([right for (_, right), _ in parts])
+    # The axes, which panels share, end where values do, not where the widest interval does.
+    figure.axes[0].set_ylim(0, 1.2 * max(float(arms[y].max()), float(printed[y].max())))
     return figure
 
 
 STUDY_FIGURES = (
     FigureEntry("speedup-active", "Figure 1: speedup over active parameters", speedup_over_active),
     FigureEntry("speedup-gamma", "Figure 2: speedup over gamma", speedup_over_gamma),
-    FigureEntry("throughput", "Figure 3: throughput", throughputs),
     FigureEntry("acceptance-gamma", "Figure 4: acceptance over gamma", acceptance_over_gamma),
-    FigureEntry("prompt-length", "Figure 5: prompt length", prompt_length_sweep),
 )

@@ -22,15 +22,15 @@ def render(page: Page, figures: str = "figures") -> str:
         explain_terms(),
         *_pictures([page.chart], figures),
     ]
-    for one in page.advice:
-        parts += [f"**{escape(one.title)}**", "\n".join(f"- {escape(line)}" for line in one.lines)]
+    for advice in page.advice:
+        parts += [f"**{escape(advice.title)}**", "\n".join(f"- {escape(line)}" for line in advice.lines)]
     disturbed = [*(f"**INVALID** {escape(text)}" for text in page.disturbed), *map(escape, page.notes)]
     parts += ["## What disturbs the answer", "\n".join(f"- {text}" for text in disturbed)] if disturbed else []
     parts += [f"*{escape(page.title)}.* {escape(page.summary)}"]
     parts += [_section(section, figures) for section in page.sections if not section.empty]
-    missing = [f"- {escape(title)}: {escape(' '.join(own))}" for title, own in page.missing.items()]
+    missing = [f"- {escape(title)}: {escape(' '.join(texts))}" for title, texts in page.missing.items()]
     parts += ["## No data for", "\n".join(missing)] if missing else []
-    return "\n\n".join([*parts, escape(page.made)]) + "\n"
+    return "\n\n".join([*parts, escape(page.written)]) + "\n"
 
 
 def _section(section: Section, figures: str) -> str:

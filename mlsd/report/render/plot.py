@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,14 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator
-from matplotlib.transforms import offset_copy
 
 from mlsd.records import Record
-from mlsd.report.render import tips
-from mlsd.stats import Interval, grouped
+from mlsd.stats import grouped
 
 T = TypeVar("T")
-MOST_POINTS = 600  # of one series; more only blacken the figure and swell the page
 WIDTH_IN = 6.4  # a text column
 _LEGEND_LINES, _LEGEND_LINE_IN = 2, 0.17  # lines of a legend that a canvas has room for; what each further one takes
 _SIDE_IN = 0.1  # on each side: a page's fonts are a little wider than those that the layout was made with
@@ -29,7 +26,6 @@ FASTER, SLOWER, OPEN = "#00775a", "#b04a00", "#0064a0"  # the three answers; lik
 # Okabe and Ito, "Color Universal Design" (2008), without black and the yellow that fades on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-_APART_PT = 5.0  # between marks at one place
 
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -98,8 +94,8 @@ def panels(
     """
     groups = [list(series.items())]
     if len(series) > len(COLORS):
-        of_group = grouped(groups[0], lambda one: by(one[1])).values()
-        groups = [own[at : at + len(COLORS)] for own in of_group for at in range(0, len(own), len(COLORS))]
+        by_group = grouped(groups[0], lambda labelled: by(labelled[1])).values()
+        groups = [group[at : at + len(COLORS)] for group in by_group for at in range(0, len(group), len(COLORS))]
     figure = Figure(figsize=(WIDTH_IN, height_in * len(groups)), layout=ConstrainedLayoutEngine(w_pad=_SIDE_IN))
     parts = figure.subfigures(len(groups), 1, squeeze=False)[:, 0] if len(groups) > 1 else [figure]
     rows = [list(part.subplots(1, columns, squeeze=False)[0]) for part in parts]
@@ -126,42 +122,6 @@ def legend(axes: Sequence[Axes], columns: int = 2) -> None:
         part.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
-def left_out(figure: Figure, n: int, what: str) -> None:
-    """Say below a figure what it has no room for."""
-    if n > 0:
-        figure.text(0.99, 0.004, f"{n} more {what} are not shown", ha="right", fontsize=7.5)
-
-
-def dodged(ax: Axes, index: int, count: int) -> dict[str, Any]:
-    """Where the marks of one of `count` series go, so that intervals at one place stand beside each other."""
-    shift = (index - (count - 1) / 2) * _APART_PT
-    return {"transform": offset_copy(ax.transData, ax.figure.figure, x=shift, units="points")} if shift else {}
-
-
-def intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], **look: Any) -> None:
-    """Each estimate with its interval, where there is one; what leaves the axes is cut by them."""
-    for x, one in zip(xs, found, strict=True):
-        if one is not None:
-            known = one.low is not None and one.high is not None
-            bars = [[one.value - one.low], [one.high - one.value]] if known else None  # type: ignore[operator]
-            ax.update_datalim([(x, one.value)])  # matplotlib measures no mark that stands aside
-            ax.errorbar([x], [one.value], yerr=bars, **look)
-
-
-def series(
-    ax: Axes, xs: Sequence[float], found: Sequence[Interval | None], label: str, index: int, count: int = 1
-) -> None:
-    """Estimates with their intervals, of one of `count` series, beside those of the others."""
-    own: dict[str, Any] = {"color": color(index), **dodged(ax, index, count)}
-    ax.plot(xs, [one.value for one in found if one], marker=marker(index), label=label, **own)
-    intervals(ax, xs, found, capsize=2.5, linewidth=1.0, **own)
-
-
-def faint_intervals(ax: Axes, xs: Sequence[float], found: Iterable[Interval | None], color: str) -> None:
-    """Intervals alone, so faint that the values stay legible."""
-    intervals(ax, xs, found, color=color, alpha=0.45, linewidth=0.8, linestyle="none")
-
-
 def look(index: int, **more: Any) -> dict[str, Any]:
     """Colour and marker of the series of that number, and what else its line has."""
     return {"color": color(index), "marker": marker(index), **more}
@@ -181,15 +141,14 @@ def render(draw: Callable[[], Figure], name: str) -> str:
     """The figure as an SVG element for use inside a page: its ink follows the page, its ids are unique."""
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
         figure, file = draw(), io.StringIO()
-        shown = tips.mark(figure)
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = tips.add(file.getvalue(), shown)
+    text = file.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     # A hundredth of a point is finer than any screen; the further digits are half of the file.
-    text = re.sub(r' [dxy]="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
-    for color, own in {INK: "ink", FAINT: "rule", FASTER: "faster", SLOWER: "slower", OPEN: "open"}.items():
-        text = text.replace(color, f"var(--{own}, {color})")
+    text = re.sub(r' [dxy]="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), text)
+    for shade, name in {INK: "ink", FAINT: "rule", FASTER: "faster", SLOWER: "slower", OPEN: "open"}.items():
+        text = text.replace(shade, f"var(--{name}, {shade})")
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', text, count=1)
 
 
@@ -205,13 +164,6 @@ def standalone(svg: str) -> str:
     """An SVG of `render` as a file of its own, on white."""
     head = '<?xml version="1.0" encoding="utf-8"?>\n'
     return head + svg.replace("<svg ", '<svg style="background: white" ', 1)
-
-
-def scatter(ax: Axes, xs: Sequence[float], ys: Sequence[float], label: str, **look: Any) -> None:
-    """Single points, at most `MOST_POINTS` of them, evenly chosen; the label says when not all are drawn."""
-    step = -(-len(xs) // MOST_POINTS) or 1
-    shown = label if step == 1 else f"{label} (1 of {step})"
-    ax.plot(xs[::step], ys[::step], linestyle="none", label=shown, **look)
 
 
 def plain_ticks(*axes: Any) -> None:

@@ -19,7 +19,7 @@ def prose(name: str, **values: Any) -> tuple[str, ...]:
 @cache
 def environment(*, escape: bool = True) -> Environment:
     """The templates; with `escape` for HTML, else for plain text, which whoever shows it escapes."""
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("mlsd.report.render"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -33,5 +33,5 @@ def environment(*, escape: bool = True) -> Environment:
         "ends": lambda estimate, digits=2: estimate.words(digits, ends="(95 % {} to {})"),
         "shell": quoted,
     }
-    made.filters |= filters
-    return made
+    templates.filters |= filters
+    return templates

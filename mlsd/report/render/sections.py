@@ -61,7 +61,7 @@ class Page(Record, frozen=True, kw_only=True):
     summary: str
     notes: tuple[str, ...]
     sections: tuple[Section, ...]
-    made: str
+    written: str  # by which version, when
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -70,9 +70,10 @@ class Page(Record, frozen=True, kw_only=True):
     @property
     def missing(self) -> dict[str, tuple[str, ...]]:
         """By part of the page what the data cannot show."""
-        found = {self.chart.title: (self.chart.missing,)} if self.chart.missing else {}
-        titles = {one.id: one.title if one.empty else f"{one.title} (in part)" for one in self.sections}
-        return found | {titles[one.id]: one.missing for one in self.sections if one.missing}
+        missing: dict[str, tuple[str, ...]] = {self.chart.title: (self.chart.missing,)} if self.chart.missing else {}
+        for part in self.sections:
+            missing |= {part.title if part.empty else f"{part.title} (in part)": part.missing} if part.missing else {}
+        return missing
 
 
 def section(

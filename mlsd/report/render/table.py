@@ -1,4 +1,4 @@
-"""Tables as values: text to show, a key to sort by, and what each column means. No markup."""
+"""Tables as values: a choice of rows and columns, what each cell shows, what it sorts by, and its tone. No markup."""
 
 import math
 import re
@@ -11,15 +11,15 @@ from mlsd.stats import Interval
 from mlsd.units import NS_PER_MS, format_bytes
 
 Tone = Literal["", "good", "bad", "caution", "quiet"]
-
-
-class Head(Record, frozen=True, kw_only=True):
-    """A column."""
-
-    label: str
-    trace: str = ""  # the function, column or source of its numbers
-    numeric: bool = True
-    detail: bool = False  # left out where a terminal is too narrow for every column
+_WORD_ENDS = re.compile(r": | by | within |, ")
+_BY_TONE: dict[Tone, str] = {  # with which a cell begins
+    "good": "faster; holds here; predicts best; as good within noise, simpler; fits; YES",
+    "bad": "slower; does not hold here; refuted; impossible; diverged; failed; invalid; not_judged; INVALID; NO; "
+    "not valid; does not fit; none suffices",
+    "caution": "not decided yet; suspicious; near_tie; hot; disturbed; tight; raise the limit; random weights",
+    "quiet": "not measured; not timed; a control; could not be read; same; unknown; not judged; not known",
+}
+TONES: dict[str, Tone] = {text: tone for tone, texts in _BY_TONE.items() for text in texts.split("; ")}
 
 
 class Cell(Record, frozen=True, kw_only=True):
@@ -28,19 +28,22 @@ class Cell(Record, frozen=True, kw_only=True):
     text: str
     sort: float | str | None = None
     tone: Tone = ""
-    note: str = ""  # more than fits, for a tooltip
 
 
 class Table(Record, frozen=True, kw_only=True):
     """A table of a report or of a command."""
 
     title: str
-    heads: tuple[Head, ...]
+    heads: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     id: str = ""  # its anchor on a page
     note: str = ""
     good_news: str = ""  # what it means when there is no row, where that is not for lack of data
-    interactive: bool = False  # sortable and filterable
+
+    @property
+    def interactive(self) -> bool:
+        """Sortable and filterable on a page."""
+        return len(self.rows) > 20
 
     @property
     def remark(self) -> str:
@@ -50,9 +53,8 @@ class Table(Record, frozen=True, kw_only=True):
 
 def table(title: str, rows: Iterable[Any], *columns: Column, **about: Any) -> Table:
     """A table of one row for each of `rows`; `about` are the other fields of `Table`."""
-    heads = (Head(label=c.label, trace=c.meaning, numeric=c.numeric, detail=c.detail) for c in columns)
     cells = tuple(tuple(formatted(c.get(row), c.format) for c in columns) for row in rows)
-    return Table(title=title, heads=tuple(heads), rows=cells, **about)
+    return Table(title=title, heads=columns, rows=cells, **about)
 
 
 _TERMS = {"gamma": "gamma: the draft length, in tokens", "MGL": "MGL: tokens per round, the target's own included"}
@@ -64,49 +66,43 @@ def explain_terms(labels: Iterable[str] = _TERMS) -> str:
     return terms and f"{terms}."
 
 
-_DIGITS = re.compile(r"\[?(\d)\]?(.*)")
+_DIGITS = re.compile(r"(\[)?(\d)\]?(\.\.)?(.*)")
 
 
-def formatted(value: Any, format: str) -> Cell:
-    """A value as the format of its column says; a cell as it is."""
+def formatted(value: Any, format: str = "") -> Cell:
+    """A value as the format of its column says; words, and a cell, as they are; a dash where nothing was measured."""
     if isinstance(value, Cell):
         return value
-    if value is None or (format == "n+" and not value):
-        return text(None)
+    if isinstance(value, tuple | list):
+        value = len(value) if format == "n" else ", ".join(map(str, value))
+    if value is None or value == "" or (format == "n+" and not value):
+        return Cell(text="-")
     if isinstance(value, bool):
-        return text("yes" if value else "no")
-    if format in ("n", "n+"):
-        return number(value, 0)
-    if format == "ms":
-        return number(value / NS_PER_MS, 3)
+        return Cell(text="yes" if value else "no", sort="yes" if value else "no")
+    match = _DIGITS.match(format)
+    if isinstance(value, str) or (match is None and format not in ("n", "n+", "ms", "bytes")):
+        return Cell(text=str(value), sort=str(value).lower(), tone=TONES.get(_WORD_ENDS.split(str(value))[0], ""))
     if format == "bytes":
         return Cell(text=format_bytes(round(value)), sort=float(value))
-    found = _DIGITS.match(format)
-    if found is None:
-        return text(value)
-    digits, unit = int(found[1]), found[2]
-    if isinstance(value, Interval):
+    if match is None:
+        return _number(value / NS_PER_MS, 3) if format == "ms" else _number(value, 0)
+    digits, ends, unit = int(match[2]), match[3], match[4]
+    if not isinstance(value, Interval):
+        if match[1]:
+            return Cell(text=significant(value, digits) + unit, sort=float(value))
+        scale, shown = {"%": (100, " %"), "e6": (1e-6, "")}.get(unit, (1, unit))
+        return _number(scale * value, digits, shown)
+    if not ends:
         return interval(value, digits, unit)
-    return percent(value, digits) if unit == "%" else number(value, digits, unit)
+    if value.low is None or value.high is None:
+        return Cell(text="-")
+    return Cell(text=f"{value.low:.{digits}f} .. {value.high:.{digits}f}", sort=value.low)
 
 
-def text(value: object, tone: Tone = "", note: str = "") -> Cell:
-    """A cell of words; nothing for None."""
-    shown = "-" if value is None else str(value)
-    return Cell(text=shown, sort=None if value is None else shown.lower(), tone=tone, note=note)
-
-
-def number(value: float | int | None, digits: int = 2, unit: str = "", note: str = "") -> Cell:
-    """A cell of one number; a dash where it was not measured."""
-    if value is None or not math.isfinite(value):
-        return Cell(text="-", note=note)
-    shown = f"{value:,.{digits}f}".replace(",", "\u202f")
-    return Cell(text=f"{shown}{unit}", sort=float(value), note=note)
-
-
-def percent(fraction: float | None, digits: int = 1) -> Cell:
-    """A fraction as per cent."""
-    return number(None if fraction is None else 100 * fraction, digits, " %")
+def _number(value: float, digits: int, unit: str = "") -> Cell:
+    if not math.isfinite(value):
+        return Cell(text="-")
+    return Cell(text=f"{value:,.{digits}f}".replace(",", "\u202f") + unit, sort=float(value))
 
 
 def interval(
@@ -120,7 +116,7 @@ def interval(
         vague = estimate.n == 2 and (estimate.low == estimate.high or 0 < 10 * estimate.low < estimate.high)
         ends = f"[{significant(estimate.low, digits)}, {significant(estimate.high, digits)}]"
         shown += f" (2 {units})" if vague else f" {ends}"
-    return Cell(text=shown, sort=estimate.value, tone=tone, note=f"n = {estimate.n}")
+    return Cell(text=shown, sort=estimate.value, tone=tone)
 
 
 def significant(value: float, digits: int = 2) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Container, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from mlsd.columns import Column
 from mlsd.redact import redact
-from mlsd.report.render.table import Head, Table, Tone, explain_terms
+from mlsd.report.render.table import Table, Tone, explain_terms
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +86,7 @@ class _Size(NamedTuple):
     wraps: bool
 
 
-def _size(head: Head, cells: Sequence[str]) -> _Size:
+def _size(head: Column, cells: Sequence[str]) -> _Size:
     natural = max(map(_length, cells))
     if head.numeric or not any(" " in cell for cell in cells[1:]):
         return _Size(natural, natural, wraps=False)  # a number or an id is never broken
@@ -116,14 +117,14 @@ def _lines(
     """Lines as (text, style), the head ruled. A grid of rich takes a millisecond a row; a study has ten thousand."""
     rule = " " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * (sum(widths.values()) + _GAP * (len(widths) - 1))
     yield []
-    for row, own in zip(rows, styles, strict=True):
+    for row, row_styles in zip(rows, styles, strict=True):
         folded = {i: _folded(row[i], width, console) for i, width in widths.items()}
         for n in range(max(map(len, folded.values()))):
             line = [(" ", "")]
             for i, parts in folded.items():
                 part = parts[n] if n < len(parts) else ""
                 room = " " * (widths[i] - _length(part))
-                line += [(room, ""), (part, own[i])] if i in right else [(part, own[i]), (room, "")]
+                line += [(room, ""), (part, row_styles[i])] if i in right else [(part, row_styles[i]), (room, "")]
                 line.append((" " * _GAP, ""))
             yield line
         if row is rows[0]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from mlsd.columns import Column, column, inside
 from mlsd.records import Status
-from mlsd.report.render.table import Cell, Table, percent, table, text
-from mlsd.report.tables.columns import PLACE, RESULT, TERMINAL, bounds, measured_columns, of_arms
+from mlsd.report.render.table import Table, table
+from mlsd.report.tables.columns import RESULT, SHOWN_OF_QUESTION, TERMINAL, measured_columns, of_arms
 from mlsd.trials.results import prefill_speed
 from mlsd.units import counted
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFacts]) -> str:
     """What was measured of one target, where and how, from stored facts; what is not known is left out."""
-    case, place, plan = arms[0].case, run.environment, run.decides
+    case, environment, plan = arms[0].case, run.environment, run.decides
     types = list(facts[case.target.key].tensor_types) if case.target.key in facts else []
     n_threads = case.engine.n_threads or (None if plan is None else plan.n_threads)
-    build = place.llama_cpp_build
+    build = environment.llama_cpp_build
     where = (
         " ".join((case.target.id, "/".join([kind for kind in types if kind != "F32"] or types))).strip(),
-        " ".join(filter(None, (place.backend, place.device and f"({place.device})"))),
+        " ".join(filter(None, (environment.backend, environment.device and f"({environment.device})"))),
         None if n_threads is None else counted(n_threads, "thread"),
         None if build is None else f"llama.cpp {build}",
     )
@@ -65,18 +65,13 @@ def server_table(result: ServerResult) -> Table:
         engine = "engine " if arm.question.source == "engine" else ""
         return engine + server_arms.row_name(arm)
 
-    def at_once(arm: ArmResult) -> Cell:
+    def at_once(arm: ArmResult) -> str:
         count = arm.question.suite.rpartition("-")[2]
-        return text(count if count.isdigit() else "1")
-
-    def interval(arm: ArmResult) -> Cell:
-        ends = None if arm.ratio is None else bounds(arm.ratio.low, arm.ratio.high)
-        return text(f"{ends.text} ({arm.effect})" if ends is not None and ends.sort is not None else None)
+        return count if count.isdigit() else "1"
 
     def verdict(arm: ArmResult) -> str:
         return server_arms.verdict_words(arm, deterministic=result.deterministic)
 
-    ratio = "tok/s over the first server's in the same block; geometric mean over blocks"
     return table(
         f"{'Two servers' if rivals else case.target.id}, {shown}, {case.n_predict} output tokens",
         result.results,
@@ -85,11 +80,15 @@ def server_table(result: ServerResult) -> Table:
         column("at once", "n", "requests in flight at the same time", at_once, detail=True),
         *of_arms("tok_s plain_tok_s client_tok_s"),
         *_spreads(),
-        column("ratio", "2x", ratio, "ratio.value") if rivals else of_arms("times")[0],
-        column("95 % CI", "n", "interval of the ratio, corrected for the number of arms", interval),
-        *of_arms("acceptance_rate accepted_of_output mgl rounds"),
+        _RATIO if rivals else of_arms("times")[0],
+        *of_arms("ci effect acceptance_rate accepted_of_output mgl rounds"),
         *(() if rivals else (column("verdict", of=verdict),)),
     )
+
+
+_RATIO = column(
+    "ratio", "2x", "tok/s over the first server's in the same block; geometric mean over blocks", "ratio.value"
+)
 
 
 def _spreads() -> Iterator[Column]:
@@ -101,8 +100,8 @@ def _spreads() -> Iterator[Column]:
         ("first token", "time from request to first output", first),
         ("token", "mean time per token after the first, per answer", each),
     ):
-        for share, words in (("p50", "median"), ("p90", "90th percentile"), ("p99", "99th percentile")):
-            (shown,) = inside(of, [column(f"{label} {share}", "1 ms", f"{meaning}; {words}", share, detail=True)])
+        for share, rank in (("p50", "median"), ("p90", "90th percentile"), ("p99", "99th percentile")):
+            (shown,) = inside(of, [column(f"{label} {share}", "1 ms", f"{meaning}; {rank}", share, detail=True)])
             yield shown
 
 
@@ -131,32 +130,30 @@ def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> 
     )
 
 
-def _needed(p: Prospect) -> Cell:
+def _needed(p: Prospect) -> float | str | None:
     if p.gamma == 0:
-        return text(None)
+        return None
     least = p.break_even_acceptance
-    return text("loses at 100 %") if least is None else text("any") if least <= 0 else percent(least, 0)
+    return "loses at 100 %" if least is None else "any" if least <= 0 else least
 
 
-def _accepted(p: Prospect) -> Cell:
+def _accepted(p: Prospect) -> str | None:
     if p.acceptances is None:
-        return text(None)
+        return None
     low, high = (f"{100 * end:.0f}" for end in p.acceptances)
-    return text(f"{low} %" if low == high else f"{low} to {high} %")
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-_RANGE = "range of predicted speedup; narrower, since errors common to plain decoding cancel"
-_DECIDED_BY = "the biggest cost: without it the speedup would rise most"
 PROSPECT = (  # of a `Prospect`
     column("method", "", "plain decoding, or a method with its draft",
            lambda p: f"{p.name} (measured)" if p.effect else p.name),
     column("gamma", "n", "the most tokens proposed in a round"),
     column("tok/s", "1", "predicted", "tok_s.value"),
-    column("predicted", "1", "range of tok/s from own costs and acceptance, with the error of earlier predictions; or "
-           "range that holds this share of the public rows of such a machine",
-           lambda p: bounds(p.tok_s.low, p.tok_s.high, 1), detail=True),
+    column("predicted", "1..", "range of tok/s from own costs and acceptance, with the error of earlier predictions; "
+           "or range that holds this share of the public rows of such a machine", "tok_s", detail=True),
     column("speedup", "2x", "of the same predictions", "speedup.value"),
-    column("speedup range", "2", _RANGE, lambda p: bounds(p.speedup.low, p.speedup.high)),
+    column("speedup range", "2..", "range of predicted speedup; narrower, since errors common to plain decoding cancel",
+           "speedup"),
 )  # fmt: skip
 REQUEST = (  # of a `WholeRequest`
     column("first token s", "2", "reading the prompt", "ttft_s"),
@@ -165,10 +162,10 @@ REQUEST = (  # of a `WholeRequest`
 )
 NEEDED = (  # of a `Prospect`
     column("accepted", "n", "of proposed tokens", _accepted),
-    column("MGL", "2", "tokens a round adds", lambda p: text("?") if p.acceptance_assumed else p.mgl, detail=True),
+    column("MGL", "2", "tokens a round adds", lambda p: "?" if p.acceptance_assumed else p.mgl, detail=True),
     column("needed MGL", "2", "MGL at which it would equal plain decoding", "break_even_mgl", detail=True),
-    column("needed to pay", "n", "acceptance of proposed tokens that gives this MGL", _needed),
-    column("decided by", "n", _DECIDED_BY, lambda p: text(p.decided_by), detail=True),
+    column("needed to pay", "0%", "acceptance of proposed tokens that gives this MGL", _needed),
+    column("decided_by", "n", "the biggest cost: without it the speedup would rise most", detail=True),
     column("without", "2x", "that speedup", lambda p: p.without_it if p.gamma else None, detail=True),
 )
 
@@ -187,9 +184,9 @@ def meanings() -> dict[str, str]:
         column("at once", "n", "requests in flight at the same time"),
         column("server", "", "the target and its server program"),
         *_spreads(),
-        column("ratio", "2x", "tok/s over the first server's in the same block; geometric mean over blocks"),
+        _RATIO,
     )
-    found: dict[str, str] = {}
-    for one in (*of_arms(f"{PLACE} {RESULT} {TERMINAL}"), *PROSPECT, *NEEDED, *of_servers):
-        found.setdefault(one.label, one.meaning)
-    return found
+    by_label: dict[str, str] = {}
+    for shown in (*of_arms(f"{SHOWN_OF_QUESTION} {RESULT} {TERMINAL}"), *PROSPECT, *NEEDED, *of_servers):
+        by_label.setdefault(shown.label, shown.meaning)
+    return by_label

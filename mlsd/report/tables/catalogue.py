@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from mlsd.columns import column
-from mlsd.report.render.table import Cell, Table, table, text
+from mlsd.columns import column, columns
+from mlsd.report.render.table import Table, table
 
 if TYPE_CHECKING:
     from mlsd.drafters.method import MethodInfo
@@ -23,19 +23,15 @@ def model_table(models: Sequence[Listing]) -> Table:
     return table(
         "models",
         models,
-        column("id"),
-        column("roles", of=lambda m: ", ".join(m.roles), detail=True),
-        column("size", "bytes", "", "n_bytes"),
-        column("here", "flag"),
-        column("fits", "flag", "", "fits_memory"),
+        *columns("id; roles*; size:bytes=n_bytes; here:flag; fits:flag=fits_memory"),
         column("parameters", "n", "", lambda m: _count(m.parameters), detail=True),
         column("active", "n", "", lambda m: _count(m.parameters_active), detail=True),
         column("source", detail=True),
     )
 
 
-def _count(n: int | None) -> Cell:
-    return text(None if n is None else f"{n / 1e9:.2f} B" if n >= 1e8 else f"{n / 1e6:.1f} M")
+def _count(n: int | None) -> str | None:
+    return None if n is None else f"{n / 1e9:.2f} B" if n >= 1e8 else f"{n / 1e6:.1f} M"
 
 
 def methods_table(methods: Sequence[MethodInfo]) -> Table:
@@ -43,8 +39,7 @@ def methods_table(methods: Sequence[MethodInfo]) -> Table:
     return table(
         "Drafting methods",
         methods,
-        column("method", of="name"),
-        column("what it does", of="summary"),
+        *columns("method=name; what it does=summary"),
         column("presets", of=lambda m: ", ".join(preset.name for preset in m.presets) or None),
     )
 
@@ -56,8 +51,7 @@ def options_table(method: MethodInfo) -> Table:
         method.options,
         column("option", of="name"),
         column("default", of=lambda o: "must be given" if o.required else option_text(o.default)),
-        column("values"),
-        column("meaning"),
+        *columns("values; meaning"),
     )
 
 
@@ -66,8 +60,7 @@ def presets_table(method: MethodInfo) -> Table:
     return table(
         "Presets",
         method.presets,
-        column("preset", of="name"),
-        column("gamma"),
+        *columns("preset=name; gamma"),
         column("options", of=lambda p: ", ".join(f"{key}={option_text(v)}" for key, v in p.options.items()) or None),
         column("source", detail=True),
     )
@@ -87,52 +80,33 @@ def plan_table(plan: Plan) -> Table:
     return table(
         f"plan of profile {plan.profile}",
         [*suites, ("all", sum(plan.study_trials.values()), plan.paired_baselines)],
-        column("suite", of="0"),
-        column("study trials", "n", "", "1"),
-        column("paired baselines", "n", "", "2"),
+        *columns("suite=0; study trials:n=1; paired baselines:n=2"),
         note=plan.title and f"{plan.title[0].upper()}{plan.title[1:]}.",
     )
 
 
-def load_table(found: Forecast) -> Table:
+def load_table(forecast: Forecast) -> Table:
     """Models that are loaded together, and what they need."""
     return table(
         "loads",
-        zip(found.memory, found.times, strict=True),
+        zip(forecast.memory, forecast.times, strict=True),
         column("load", of=lambda row: " + ".join(row[0].models)),
-        column("trials", "n", "", "1.n_trials"),
-        column("memory", "n", "", lambda row: text(row[0].verdict)),
-        column("time", "n", "", lambda row: text(row[1].words)),
-        column("from", of=lambda row: ", ".join(row[1].sources) or None, detail=True),
+        *columns("trials:n=1.n_trials; memory:n=0.verdict; time:n=1.words"),
+        *columns("from=1.sources*"),
     )
-
-
-class _Held(NamedTuple):
-    """What an arm takes, or all arms of a load together."""
-
-    load: LoadMemory
-    arm: str
-    part: ArmMemory | LoadMemory
-    whole: LoadMemory | None = None  # the load, in the row of all together
 
 
 def memory_table(loads: Sequence[LoadMemory], *, arms: bool = True) -> Table:
     """What every load takes, and with `arms` each of its arms."""
-    rows = list[_Held]()
+    rows: list[tuple[str, str, ArmMemory | LoadMemory, LoadMemory | None]] = []  # load, arm or all, sizes, of all
     for load in loads:
-        rows += [_Held(load, arm.arm, arm) for arm in load.arms if arms]
-        rows.append(_Held(load, "all together", load, load))
+        models = " + ".join(load.models)
+        rows += [(models, arm.arm, arm, None) for arm in load.arms if arms]
+        rows.append((models, "all together", load, load))
     return table(
         "memory",
         rows,
-        column("load", of=lambda row: " + ".join(row.load.models)),
-        column("arm"),
-        column("weights", "bytes", "", "whole.weights_bytes"),
-        column("KV", "bytes", "", "part.kv_bytes", detail=True),
-        column("states", "bytes", "", "part.states_bytes", detail=True),
-        column("compute", "bytes", "", "part.compute_bytes", detail=True),
-        column("output", "bytes", "", "part.output_bytes", detail=True),
-        column("total", "bytes", "", "part.total_bytes"),
-        column("limit", "bytes", "", "whole.limit_bytes"),
-        column("verdict", "n", "", lambda row: text("" if row.whole is None else row.whole.verdict)),
+        *columns("load=0; arm=1; weights:bytes=3.weights_bytes; KV:bytes=2.kv_bytes*; states:bytes=2.states_bytes*"),
+        *columns("compute:bytes=2.compute_bytes*; output:bytes=2.output_bytes*; total:bytes=2.total_bytes"),
+        *columns("limit:bytes=3.limit_bytes; verdict:n=3.verdict"),
     )

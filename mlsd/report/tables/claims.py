@@ -13,7 +13,7 @@ from mlsd.analysis.study.study import Study, attempt
 from mlsd.columns import chosen, column
 from mlsd.planning.prompts import prompt_names
 from mlsd.planning.question import Asked, NextStep, run_command
-from mlsd.report.render.table import Cell, Table, Tone, interval, significant, table, text
+from mlsd.report.render.table import Table, interval, significant, table
 from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
 from mlsd.store.rows import Run
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STUDY_SUITES = frozenset("ABCDF")
-DECISION_TONES: dict[str, Tone] = {
-    "holds here": "good",
-    "does not hold here": "bad",
-    "refuted": "bad",
-    "not decided yet": "caution",
-    "not measured": "quiet",
-}
 
 
 def of_the_study(study: Study) -> list[ClaimVerdict]:
@@ -38,14 +31,14 @@ def of_the_study(study: Study) -> list[ClaimVerdict]:
     if study.trials.empty or not STUDY_SUITES & set(study.trials["suite"]):
         return []
     verdicts, _ = attempt(lambda: study.verdicts)
-    return [one for one in verdicts or () if one.claim.source.startswith("study")]
+    return [verdict for verdict in verdicts or () if verdict.claim.source.startswith("study")]
 
 
 def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
     """How many of these claims hold here, in at most 15 words."""
-    counts = Counter(_COUNTED[one.decision] for one in verdicts)
+    counts = Counter(_COUNTED[verdict.decision] for verdict in verdicts)
     parts = ", ".join(f"{counts[word]} {word}" for word in dict.fromkeys(_COUNTED.values()) if counts[word])
-    others = any(one.others for one in verdicts)
+    others = any(verdict.others for verdict in verdicts)
     return f"The study's {len(verdicts)} claims{' on other models' if others else ''}: {parts}."
 
 
@@ -68,20 +61,20 @@ def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> NextStep | None
     database, latest = {"db": [study.source]}, _asked(runs[-1])
     if runs[-1].status != "finished":
         return NextStep(command=run_command(latest, **database))
-    undecided = [one for one in verdicts if one.decision == "not decided yet"]
-    open_ = Counter(name for one in undecided for name in _suites(one.claim)[0])
+    undecided = [verdict for verdict in verdicts if verdict.decision == "not decided yet"]
+    n_open = Counter(name for verdict in undecided for name in _suites(verdict.claim)[0])
     measured = {suite: run for run in runs for suite in _asked(run)[""]}  # the latest of each
-    if named := sorted(set(open_) & set(measured)):
+    if named := sorted(set(n_open) & set(measured)):
         by_run = grouped(named, lambda suite: measured[suite].id)
-        suites = max(by_run.values(), key=lambda own: sum(map(open_.__getitem__, own)))
-        asked, own = _asked(measured[suites[0]]), study.trials[study.trials["suite"].isin(suites)]
-        more = _more(own, [one for one in undecided if set(_suites(one.claim)[0]) & set(suites)])
+        suites = max(by_run.values(), key=lambda names: sum(map(n_open.__getitem__, names)))
+        asked, trials = _asked(measured[suites[0]]), study.trials[study.trials["suite"].isin(suites)]
+        more = _more(trials, [verdict for verdict in undecided if set(_suites(verdict.claim)[0]) & set(suites)])
         command = run_command(asked, **{"suites": suites, "limit": (), **more, **database})
-        trials_ns = int(own["prefill_ns"].sum() + own["decode_ns"].sum())
+        trials_ns = int(trials["prefill_ns"].sum() + trials["decode_ns"].sum())
         prepared_ns = wall_ns(measured[suites[0]].stages, PREPARATION)
         return NextStep(command=command, seconds=(prepared_ns + trials_ns) / NS_PER_S)
     roles, here = profile_of(study), set(study.trials["suite"])
-    for claim in (one.claim for one in verdicts if one.decision == "not measured" and one.claim.command):
+    for claim in (each.claim for each in verdicts if each.decision == "not measured" and each.claim.command):
         suites, changes = _suites(claim)
         if (changes or not set(suites) <= here) and (roles is None or set(claim.needs) <= set(roles.roles)):
             kept = {option: values for option, values in latest.items() if option in _OF_A_MACHINE}
@@ -93,19 +86,19 @@ _OF_A_MACHINE = ("--profile", "--model", "--n-threads", "--n-gpu-layers", "--n-c
 
 
 def _asked(run: Run) -> Asked:
-    found: Asked = run.plan["asked"]
-    return found
+    asked: Asked = run.plan["asked"]
+    return asked
 
 
-def _more(own: pd.DataFrame, undecided: Sequence[ClaimVerdict]) -> dict[str, list[str]]:
+def _more(trials: pd.DataFrame, undecided: Sequence[ClaimVerdict]) -> dict[str, list[str]]:
     """As much again of what is the unit of these claims: texts where there are several, else repeats."""
-    trials = {trial for one in undecided for trial in one.trials}
-    texts = list(dict.fromkeys(own[own["trial_id"].isin(trials)]["prompt"]))
+    behind = {trial for verdict in undecided for trial in verdict.trials}
+    texts = list(dict.fromkeys(trials[trials["trial_id"].isin(behind)]["prompt"]))
     if len(texts) > 1:
         new = [name for name in prompt_names() if name not in texts and not name.startswith(_NO_TEXTS)]
         if set(texts) <= set(prompt_names()) and not any(text.startswith(_NO_TEXTS) for text in texts) and new:
             return {"prompt": [*texts, *new[: len(texts)]]}
-    return {"repeats": [str(2 * (1 + int(own["repeat"].max())))]}
+    return {"repeats": [str(2 * (1 + int(trials["repeat"].max())))]}
 
 
 _NO_TEXTS = ("length-", "random-", "copy")  # prompts that are chosen for something else than what they say
@@ -119,12 +112,11 @@ def _suites(claim: Claim) -> tuple[list[str], dict[str, list[str]]]:
 
 def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
     """Each claim of the study: what it printed, what is found here, and the figure that decides."""
-    others = ", ".join(dict.fromkeys(name for one in verdicts for name in one.others))
+    others = ", ".join(dict.fromkeys(name for verdict in verdicts for name in verdict.others))
     return table(
         "The study's claims",
         verdicts,
-        *_CLAIM,
-        *chosen(CLAIMS, "printed"),
+        *chosen(CLAIMS, "claim decision printed"),
         column("the figure that decides", of=_deciding),
         column("of", "", "texts, and repeats of each, behind the figure", "scope"),
         column("section", of=lambda v: v.claim.source.removeprefix("study, "), detail=True),
@@ -133,18 +125,9 @@ def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
     )
 
 
-_CLAIM = (
-    *chosen(CLAIMS, "claim"),
-    column("here", of=lambda v: text(v.decision, DECISION_TONES[v.decision])),
-)
-
-
-def _deciding(verdict: ClaimVerdict) -> Cell:
-    effect = verdict.effect
-    if effect is None:
-        return text(None, "quiet", verdict.sentence)
+def _deciding(verdict: ClaimVerdict) -> str | None:
     limit = "" if verdict.against is None else f", against {significant(verdict.against)}"
-    return text(f"{verdict.meaning}: {interval(effect).text}{limit}", note=verdict.sentence)
+    return None if verdict.effect is None else f"{verdict.meaning}: {interval(verdict.effect).text}{limit}"
 
 
 def claim_table(study: Study) -> Table:
@@ -152,8 +135,7 @@ def claim_table(study: Study) -> Table:
     return table(
         "What was claimed, and what these trials say",
         study.verdicts,
-        *_CLAIM,
-        column("effect", "", "the tooltip names the trials", _effect),
+        *chosen(CLAIMS, "claim decision sentence"),
         column("printed", of=lambda v: f"{v.claim.printed} ({v.claim.source})"),
         column("audit of it, rows", of=_printed_audit),
         id="claims",
@@ -162,13 +144,7 @@ def claim_table(study: Study) -> Table:
     )
 
 
-def _effect(verdict: ClaimVerdict) -> Cell:
-    ids, more = verdict.trials, len(verdict.trials) - 30
-    shown = f"trials {', '.join(map(str, ids[:30]))}{f' and {more} more' if more > 0 else ''}" if ids else ""
-    return text(verdict.sentence, note=shown)
-
-
-def _printed_audit(verdict: ClaimVerdict) -> Cell:
+def _printed_audit(verdict: ClaimVerdict) -> str | None:
     counts = verdict.published_audit or {}
     shown = ("refuted: " if verdict.print_refuted else "") + ", ".join(f"{n} {w}" for w, n in counts.items() if n)
-    return text(shown or None, "bad" if counts.get("impossible") else "")
+    return shown or None

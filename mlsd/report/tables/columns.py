@@ -3,28 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mlsd.columns import Column, Get, chosen, column, inside
+from mlsd.columns import Column, Get, chosen, column, inside, path
 from mlsd.records import ModelFacts
-from mlsd.report.render.table import Cell, Tone, interval, number, text
+from mlsd.report.render.table import TONES, Cell, interval
 from mlsd.trials import fields
 from mlsd.trials.acceptance_meanings import chance_for
 from mlsd.trials.rates import PART_NAMES
 from mlsd.trials.results import ArmResult
 from mlsd.units import format_bytes
 
-_PLACES = 8  # of a draft that a cell shows
-
-EFFECT_TONES: dict[str, Tone] = {"faster": "good", "slower": "bad", "no difference": "", "not decided yet": "caution"}
-
-
-def bounds(low: float | None, high: float | None, digits: int = 2) -> Cell:
-    """An interval without its middle."""
-    return text(None if low is None or high is None else f"{low:.{digits}f} .. {high:.{digits}f}")
-
-
-def millions(n: int | None) -> float | None:
-    """A number of parameters, in 10^6."""
-    return None if n is None else n / 1e6
+_MOST_POSITIONS = 8  # of a draft that a cell shows
 
 
 def experts(facts: ModelFacts | None) -> str | None:
@@ -32,27 +20,19 @@ def experts(facts: ModelFacts | None) -> str | None:
     return f"{facts.n_experts_used} of {facts.n_experts}" if facts is not None and facts.n_experts else None
 
 
-def effect_cell(arm: ArmResult | None) -> Cell:
-    """What is decided of an arm, and what it would take to decide it."""
+def effect_of(arm: ArmResult | None) -> str:
+    """What is decided of an arm, or why nothing can be."""
     if arm is None:
-        return text("not measured", "quiet")
+        return "not measured"
     if not arm.timed:
-        return text("not timed", "quiet", "it drafted inside the target: what is accepted counts, its times do not")
-    if arm.control:
-        return text("a control", "quiet", "a bound that nobody can use")
-    if arm.standing is None:
-        return text("not valid", "bad", arm.decision or "")
-    return text(arm.effect, EFFECT_TONES[arm.effect], arm.decision or "")
+        return "not timed"
+    return "a control" if arm.control else "not valid" if arm.standing is None else arm.effect
 
 
-def speedup_cell(arm: ArmResult) -> Cell:
-    """The speedup with its interval, or why there is none."""
+def _speedup(arm: ArmResult) -> Cell | str:
     if not arm.timed:
-        return text("not timed", "quiet")
-    if arm.ratio is None:
-        return text(None, note=arm.why_not or "no valid pair")
-    units = "texts" if len(arm.prompts) > 1 else "blocks"
-    return interval(arm.ratio, 2, "x", EFFECT_TONES[arm.effect], units=units)
+        return "not timed"
+    return interval(arm.ratio, 2, "x", TONES.get(arm.effect, ""), units="texts" if len(arm.prompts) > 1 else "blocks")
 
 
 def _memory(arm: ArmResult) -> str | None:
@@ -60,66 +40,49 @@ def _memory(arm: ArmResult) -> str | None:
     return used if left is None else f"{used}, {left} left"
 
 
-def _by_position(arm: ArmResult) -> Cell:
-    """The first places in few characters, all of them with counts in the note."""
-    places = arm.positions
-    note = "; ".join(
-        f"{p.position}: {p.accepted} of {p.reached} ({100 * (p.rate.low or 0):.0f} to {100 * (p.rate.high or 1):.0f} %)"
-        for p in places
-    )
-    shown = " ".join(f"{100 * p.rate.value:.0f}" for p in places[:_PLACES])
-    return text(f"{shown} ..." if len(places) > _PLACES else shown or None, note=note)
+def _by_position(arm: ArmResult) -> str | None:
+    shown = " ".join(f"{100 * position.rate.value:.0f}" for position in arm.positions[:_MOST_POSITIONS])
+    return f"{shown} ..." if len(arm.positions) > _MOST_POSITIONS else shown or None
 
 
-def _alpha(arm: ArmResult) -> Cell:
+def _alpha(arm: ArmResult) -> float | str | None:
     needed = arm.break_even_mgl
     chance = None if needed is None else chance_for(arm.whole.endings, needed)
-    return number(chance, 3) if chance is not None else text(needed and "none suffices", "bad" if needed else "")
-
-
-def _valid(arm: ArmResult) -> Cell:
-    return Cell(text=f"{arm.n_valid} of {arm.n_trials}", sort=arm.n_valid / arm.n_trials, note=arm.why_not or "")
-
-
-def _round_ms(arm: ArmResult) -> float | None:
-    return sum(arm.ms_per_round.values()) or None
+    return "none suffices" if chance is None and needed else chance
 
 
 def _options(arm: ArmResult) -> str | None:
     return " ".join(f"{name}={value}" for name, value in arm.case.drafter.options.items()) or None
 
 
-_NAMED = "a method with its draft, options and gamma"
 _SHOWN: dict[str, dict[str, Any]] = {  # of columns of an arm that show more than their value
-    "arm": {"get": lambda a: text(a.arm.name), "meaning": "plain decoding, or a method with its draft and options"},
-    "setting": {"get": lambda a: text(a.setting, note=a.fell_back or ""), "meaning": _NAMED},
+    "arm": {"get": path("arm.name"), "meaning": "plain decoding, or a method with its draft and options"},
+    "setting": {"get": path("setting"), "meaning": "a method with its draft, options and gamma"},
     "options": {"get": _options, "format": ""},
-    "speedup": {"get": speedup_cell},
-    "effect": {"get": effect_cell},
+    "speedup": {"get": _speedup},
+    "effect": {"get": effect_of},
     "verdict": {
-        "get": lambda a: text("INVALID" if a.n_invalid else a.verdict),
+        "get": lambda a: "INVALID" if a.n_invalid else a.verdict,
         "meaning": "lossless or near_tie; INVALID: not to be used",
     },
 }
-_BY_POSITION = (
-    "accepted over reached, in %, at each place of a draft: the first token, the second after an accepted first"
-)
-_CI = "interval of the speedup, corrected for the number of arms; one containing 1 is inconclusive"
-_LOOPS = "outputs that repeat themselves to their end: acceptance of a loop says nothing of text"
 ARM: tuple[Column, ...] = (
-    *(one._replace(**_SHOWN.get(one.name, {})) for one in fields.ARM),
+    *(arm_column._replace(**_SHOWN.get(arm_column.name, {})) for arm_column in fields.ARM),
     column("client_tok_s", "1", "by the client's clock, where a server has its own", None, "client tok/s", detail=True),
     column("times", "2x", fields.SPEEDUP, "ratio.value", "speedup"),
-    column("ci", "2", _CI, lambda a: bounds(a.ratio.low, a.ratio.high) if a.ratio else None, "95 % CI"),
-    column("by_position", "", _BY_POSITION, _by_position, detail=True),
-    column("break_even_alpha", "2", "acceptance at each place of as long drafts that gives this MGL", _alpha,
+    column("ci", "2..", "interval of the speedup, corrected for the number of arms; one containing 1 is inconclusive",
+           "ratio", "95 % CI"),
+    column("by_position", "", "accepted over reached, in %, at each place of a draft: the first token, the second "
+           "after an accepted first", _by_position, detail=True),
+    column("break_even_alpha", "3", "acceptance at each place of as long drafts that gives this MGL", _alpha,
            "break-even alpha"),
     column("memory", "n", "weights of target and draft with what llama.cpp counts of the arm's contexts, judging left "
-           "out; and what is left of the machine's limit for models", lambda a: text(_memory(a)), detail=True),
-    column("loops", "n", _LOOPS, lambda a: text(f"{a.n_loops} of {a.n_trials}" if a.n_loops else None, "caution")),
-    column("round_ms", "2", "mean time of a round, the sum of its parts", _round_ms, "ms/round",
-           detail=True),
-    column("valid_trials", "n", "trials that may be used, of all", _valid),
+           "out; and what is left of the machine's limit for models", _memory, detail=True),
+    column("loops", "n", "outputs that repeat themselves to their end: acceptance of a loop says nothing of text",
+           lambda a: f"{a.n_loops} of {a.n_trials}" if a.n_loops else None),
+    column("round_ms", "2", "mean time of a round, the sum of its parts",
+           lambda a: sum(a.ms_per_round.values()) or None, "ms/round", detail=True),
+    column("valid_trials", "n", "trials that may be used, of all", lambda a: f"{a.n_valid} of {a.n_trials}"),
 )  # fmt: skip
 
 
@@ -152,4 +115,4 @@ RESULT = (  # of an arm on a page
     f"break_even_alpha n_blocks valid_trials {_REQUEST} loops"
 )
 TERMINAL = f"times ci decision spread client_tok_s arm options rounds round_ms {_PARTS} verdict"
-PLACE = "target setting text n_predict suite"  # what tells it from the others
+SHOWN_OF_QUESTION = "target setting text n_predict suite"  # what tells it from the others

@@ -1,10 +1,10 @@
 """The study's equations and its bandwidth analysis in numbers: predicted beside measured, bytes beside times."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mlsd.analysis.frames import BANDWIDTH, EQUATIONS
-from mlsd.analysis.study.equations import Equations, TimedRound, equation_1
+from mlsd.analysis.study.equations import Equations, equation_1
 from mlsd.analysis.study.study import Study
 from mlsd.analysis.study.traffic import M2_ULTRA, Pass
 from mlsd.audits import published_tables as published
@@ -13,66 +13,48 @@ from mlsd.errors import AnalysisError
 from mlsd.report.render.prose import prose
 from mlsd.report.render.table import Table, table
 from mlsd.report.tables.columns import of_their_arms
-from mlsd.stats import Interval
+from mlsd.stats import Interval, grouped
 from mlsd.units import quoted
 
 SHOWN = (2, 3, 5, 9, 17, 33, 64)  # k of the table of passes; the figure and the frame have all
 _PRINTED = (("moe_q4", "draft_0.8b", "16"), ("dense_9b", "draft_0.8b", "16"))  # rows that a sentence computes
 
 
-def equation_table(found: Sequence[Equations]) -> Table:
+def equation_table(predictions: Sequence[Equations]) -> Table:
     """Speedup by equation 1, equation 2 and the corrected form, beside the measured one. Raises AnalysisError."""
-    if not found:
+    if not predictions:
         raise AnalysisError(
             "No draft model has valid trials beside plain decoding, so the equations have no inputs.",
             hint="Measure some: mlsd run B D.",
         )
+    names = (
+        "inputs alpha c t_seq_ms t_draft_ms t_verify_ms t_rest_ms proposed_per_round mgl speedup eq1 eq1_off eq2 "
+        "eq2_off corrected corrected_off"
+    )
     return table(
         "Equations 1 and 2 with measured inputs",
-        found,
+        predictions,
         *of_their_arms("arm", "suite target setting"),
-        *chosen(
-            EQUATIONS,
-            "inputs alpha c t_seq_ms t_draft_ms t_verify_ms t_rest_ms proposed_per_round mgl speedup eq1 eq1_off eq2 "
-            "eq2_off corrected corrected_off",
-        ),
+        *chosen(EQUATIONS, names),
         id="equations",
         note="Each predicted speedup is followed by itself over the measured one: 1 is right.",
     )
 
 
-def round_table(found: Sequence[TimedRound]) -> Table:
-    """Rounds by timed passes alone, and what they would have to commit."""
-    return table(
-        "Equation 2's times with random weights",
-        found,
-        column("target"),
-        column("draft"),
-        column("gamma", "n"),
-        *chosen(EQUATIONS, "t_seq_ms t_draft_ms t_verify_ms"),
-        column("T_verify / T_seq", "2", "", lambda r: r.t_verify_ms / r.t_seq_ms, "T_verify / T_seq"),
-        column("eq2", "2x", "g T_seq / (T_draft + T_verify): counts rejected tokens as output", None, "Eq. 2"),
-        column("needed_mgl", "2", "tokens a round has to commit to pay", None, "needed MGL"),
-        id="timed-rounds",
-        note="How long passes take holds with random weights; what a draft gets right, and so any speedup, does not.",
-    )
-
-
-def equation_sentences(found: Sequence[Equations]) -> tuple[str, ...]:
+def equation_sentences(predictions: Sequence[Equations]) -> tuple[str, ...]:
     """How far each equation is off, and why; then what equation 1 gives with the study's own figures."""
-    own, timed = ([e for e in found if e.inputs == inputs] for inputs in ("rounds", "calibration"))
-    values: dict[str, Any] = {"worst_2": max(own, key=lambda e: e.eq2.off.value, default=None)}
-    if own:
-        values |= {"eq1": _span(e.eq1.off.value for e in own), "eq2": _span(e.eq2.off.value for e in own)}
-        values |= {"verify": _span(e.t_verify_ms / e.t_seq_ms for e in own)}
+    of_rounds, timed = ([e for e in predictions if e.inputs == inputs] for inputs in ("rounds", "calibration"))
+    values: dict[str, Any] = {"worst_2": max(of_rounds, key=lambda e: e.eq2.off.value, default=None)}
+    if of_rounds:
         off = [e.corrected.off.value for e in timed if e.corrected is not None]
-        values |= {"timed": _span(off) if off else None}
+        spans = {
+            "eq1": [e.eq1.off.value for e in of_rounds],
+            "eq2": [e.eq2.off.value for e in of_rounds],
+            "verify": [e.t_verify_ms / e.t_seq_ms for e in of_rounds],
+            "timed": off,
+        }
+        values |= {name: (min(span), max(span)) if span else None for name, span in spans.items()}
     return prose("equations", printed=_printed(), **values)
-
-
-def _span(values: Iterable[float]) -> tuple[float, float]:
-    known = sorted(values)
-    return known[0], known[-1]
 
 
 def _printed() -> list[dict[str, Any]]:
@@ -80,16 +62,14 @@ def _printed() -> list[dict[str, Any]]:
     study = published.load("study")
     plain = {cells["target"]: float(cells["tok_s"].split()[0]) for cells in study.table("table 4").cells}
     timed_as = {model.id: model.draft_timed_as for model in study.models}
-    found = []
+    rows = []
     for cells in study.table("table 5").cells:
-        place = (cells["target"], cells["draft"], cells["gamma"])
-        if place in _PRINTED:
-            gamma, alpha = int(cells["gamma"]), float(cells["acceptance_percent"]) / 100
+        if (cells["target"], cells["draft"], cells["gamma"]) in _PRINTED:
             c = plain[cells["target"]] / plain[timed_as[cells["draft"]] or ""]
-            own = {"alpha": alpha, "c": c, "gamma": gamma}
+            inputs = {"alpha": float(cells["acceptance_percent"]) / 100, "c": c, "gamma": int(cells["gamma"])}
             name = f"{cells['target']} with {cells['draft']}"
-            found.append({"name": name, **own, "eq1": equation_1(**own), "printed": cells["speedup"]})
-    return found
+            rows.append({"name": name, **inputs, "eq1": equation_1(**inputs), "printed": cells["speedup"]})
+    return rows
 
 
 # --- section 5.2 --------------------------------------------------------------------------------------------------
@@ -126,15 +106,13 @@ def _of_measured(p: Pass) -> float | None:
 
 def shown_passes(study: Study) -> list[Pass]:
     """Of each model its plain token, from the suite with most trials, then passes over a few k."""
-    found: list[Pass] = []
-    for model in dict.fromkeys(one.model for one in study.read_passes):
-        own = [one for one in study.read_passes if one.model == model]
-        plain = [one for one in own if one.source == "plain decoding"]
-        found += (
-            [max(plain, key=lambda one: one.ms.n if one.ms else 0)] if plain else [one for one in own if one.k == 1][:1]
-        )
-        found += [one for one in own if one.source == "timed passes" and one.k in SHOWN]
-    return found
+    shown = list[Pass]()
+    for passes in grouped(study.read_passes, lambda read: read.model).values():
+        plain = [read for read in passes if read.source == "plain decoding"]
+        most = max(plain, key=lambda read: read.ms.n if read.ms else 0, default=None)
+        shown += [most] if most is not None else [read for read in passes if read.k == 1][:1]
+        shown += [read for read in passes if read.source == "timed passes" and read.k in SHOWN]
+    return shown
 
 
 def printed_reads() -> list[Pass]:
@@ -166,7 +144,7 @@ def traffic_sentences(study: Study) -> tuple[str, ...]:
     printed = next(one for one in printed_reads() if one.model == "moe_q4")
     return prose(
         "bandwidth",
-        plain=[one for one in passes if one.source == "plain decoding"],
+        plain=[read for read in passes if read.source == "plain decoding"],
         wide=list(wide.values()),
         roof=next((one.roof for one in passes), None),
         ultra=M2_ULTRA,

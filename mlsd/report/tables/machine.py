@@ -1,17 +1,16 @@
 """Tables of the machine: calibrated models, bandwidth, predictions, experts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlsd.analysis.experts.coverage import Mixture
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve
 from mlsd.analysis.frames import EXPERTS, PASSES, Counted, timed_passes
 from mlsd.analysis.study.machine_findings import Bandwidth
-from mlsd.columns import Column, chosen, column, inside
+from mlsd.columns import chosen, column, columns, inside
 from mlsd.records import Environment
 from mlsd.report.render.prose import prose
-from mlsd.report.render.table import Cell, Table, Tone, interval, table
-from mlsd.report.tables.columns import bounds
+from mlsd.report.render.table import Table, table
 from mlsd.store.rows import WidthExactness
 from mlsd.units import format_bytes
 
@@ -21,40 +20,30 @@ _SHORT = 5  # a draft of 4, the least of the study, and the target's own token
 
 def curve_table(curves: Mapping[str, TargetCurve]) -> Table:
     """T(1), target efficiency and kernel steps of every calibrated model."""
-
-    def steps(row: tuple[str, TargetCurve]) -> str | None:
-        found = row[1].steps
-        return None if found is None else ", ".join(map(str, found.edges)) or "none"
-
-    def between(row: tuple[str, TargetCurve]) -> str | None:
-        found = row[1].steps
-        return None if found is None else f"{found.fixed_ms:.3g} + {found.per_row_ms:.3g} k"
-
-    def efficiency(k: int) -> Column:
-        trace = "ratio of the medians; 1 costs nothing more, 1/k saves nothing"
-        return column(f"T(1)/T({k})", "2", trace, lambda row: row[1].efficiency.get(k))
-
+    saved = "ratio of the medians; 1 costs nothing more, 1/k saves nothing"
+    of_steps = (
+        column("kernel steps at rows", of=lambda steps: ", ".join(map(str, steps.edges)) or "none"),
+        column("between them, ms", of=lambda steps: f"{steps.fixed_ms:.3g} + {steps.per_row_ms:.3g} k"),
+    )
     return table(
         "Target passes of calibrated models",
         curves.items(),
-        column("model", of="0"),
-        column("depth", "n", "positions in the context", "1.depth"),
+        *columns("model=0; depth:n=1.depth"),
         column("T(1)", "[3] ms", "median over repeats, order statistics around it", lambda row: _plain(row[1]).ms),
-        *map(efficiency, _SHOWN),
-        column("kernel steps at rows", of=steps),
-        column("between them, ms", of=between),
+        *(column(f"T(1)/T({k})", "2", saved, lambda row, k=k: row[1].efficiency.get(k)) for k in _SHOWN),  # type: ignore[misc]
+        *inside("1.steps", of_steps),
         id="pass-curves",
     )
 
 
 def _plain(curve: TargetCurve) -> PassTime:
-    return next(one for one in curve.passes if one.rows == 1)
+    return next(time for time in curve.passes if time.rows == 1)
 
 
 _TIME = (
     column("k", "n", "positions in the pass", "time.rows"),
     column("T(k) ms", "3", "median over repeats", "time.ms.value"),
-    column("95 % interval", "3", "order statistics", lambda p: bounds(p.time.ms.low, p.time.ms.high, 3)),
+    column("95 % interval", "3..", "order statistics", "time.ms"),
 )  # of a `PassRow`
 
 
@@ -98,86 +87,70 @@ def costs_table(costs: Mapping[str, Sequence[PassTime]]) -> Table:
 
     return table(
         "Other costs",
-        [one for name, times in costs.items() for one in timed_passes(name, filter(shown, times))],
+        [row for name, times in costs.items() for row in timed_passes(name, filter(shown, times))],
         *chosen(PASSES, "model kind k depth", k="rows"),
         column("ms", "4", "median over repeats", "time.ms.value"),
-        column("95 % interval", "3", "order statistics", lambda p: bounds(p.time.ms.low, p.time.ms.high, 3)),
+        column("95 % interval", "3..", "order statistics", "time.ms"),
     )
 
 
-def bandwidth_table(found: Bandwidth, environment: Environment) -> Table:
+def bandwidth_table(bandwidth: Bandwidth, environment: Environment) -> Table:
     """What a plain read and single-token passes get out of the memory."""
     peak = environment.peak_bandwidth_gb_s
     source = "not known" if peak is None else f"{peak:g} GB/s ({environment.peak_bandwidth_source})"
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for n, read in found.stream.items():
-            yield {"way": "plain read, numpy", "threads": n, "gb_s": read, "shown": interval(read, 1), "n": read.n}
-        for line in found.lines:
-            speed, fixed = line.bandwidth_gb_s, line.fixed_ms
-            ends = ((speed, 1), (fixed, 3))  # whose interval may begin at nothing
-            shown = [Cell(text=one.words(digits, ends="[{}, {}]"), sort=one.value) for one, digits in ends]
-            way = {"way": f"llama.cpp, {line.quant}", "threads": found.n_threads, "gb_s": speed}
-            yield way | {"shown": shown[0], "fixed": shown[1], "n": line.n_passes}
-
-    def of_peak(row: dict[str, Any]) -> float | None:
-        return None if peak is None else row["gb_s"].value / peak
-
+    rows: list[dict[str, Any]] = [
+        {"way": "plain read, numpy", "threads": n, "gb_s": speed, "timed": speed.n}
+        for n, speed in bandwidth.stream.items()
+    ]
+    for line in bandwidth.lines:
+        row = {"way": f"llama.cpp, {line.quant}", "threads": bandwidth.n_threads, "gb_s": line.bandwidth_gb_s}
+        rows.append(row | {"fixed": line.fixed_ms, "timed": line.n_passes})
     return table(
         "Memory bandwidth",
-        rows(),
-        column("way"),
-        column("threads", "n", detail=True),
-        column("GB/s (10⁹)", "1", "of passes: the slope over bytes; plain reads: median over repeats", "shown"),
-        column("of the peak", "0%", "", of_peak),
-        column("fixed ms a pass", "3", "time that no byte explains", "fixed"),
-        column("timed", "n", "", "n", detail=True),
+        rows,
+        *columns("way; threads:n*"),
+        column("GB/s (10⁹)", "[1]", "of passes: the slope over bytes; plain reads: median over repeats", "gb_s"),
+        column("of the peak", "0%", "", lambda row: None if peak is None else row["gb_s"].value / peak),
+        column("fixed ms a pass", "[3]", "time that no byte explains", "fixed"),
+        *columns("timed:n*"),
         id="bandwidth",
-        note=f"{found.verdict.reason} Measured {found.measured_at}; published peak: {source}.",
-    )  # fmt: skip
+        note=f"{bandwidth.verdict.reason} Measured {bandwidth.measured_at}; published peak: {source}.",
+    )
 
 
-def share_table(found: Mixture) -> Table:
+def share_table(mixture: Mixture) -> Table:
     """Experts, bytes and time of a token of each pass, beside theory and the study's claim."""
-    counted = found.coverage
+    coverage = mixture.coverage
     sizes = ""
-    if found.plain_bytes and found.weight_bytes:
-        sizes = f" A plain pass reads {format_bytes(found.plain_bytes)} of {format_bytes(found.weight_bytes)}."
+    if mixture.plain_bytes and mixture.weight_bytes:
+        sizes = f" A plain pass reads {format_bytes(mixture.plain_bytes)} of {format_bytes(mixture.weight_bytes)}."
 
-    def time_cell(row: Counted) -> Cell:
-        time = found.time_a_token.get(row.row.window)
-        tone: Tone = "caution"
-        if row.row.window == 1 or time is None or time.low is None or time.high is None:
-            tone = ""
-        elif not time.low <= 1 <= time.high:
-            tone = "good" if time.high < 1 else "bad"
-        return interval(time, tone=tone)
-
-    names = "k counted counted_drafted uniform correlated of_all_weights bytes_a_token uniform_bytes_a_token"
+    names = (
+        "k counted counted_drafted uniform correlated of_all_weights bytes_a_token uniform_bytes_a_token time_a_token"
+    )
     return table(
-        f"{found.name}: experts of a layer, and a token of a pass over k against a plain pass",
-        [Counted(found, row) for row in counted.rows],
-        *chosen(EXPERTS, names, correlated=f"one correlation, r = {counted.correlation:.2f}"),
-        column("time a token", "2", "T(k) / (k T(1)), median over repeats", time_cell),
+        f"{mixture.name}: experts of a layer, and a token of a pass over k against a plain pass",
+        [Counted(mixture, row) for row in coverage.rows],
+        *chosen(EXPERTS, names, correlated=f"one correlation, r = {coverage.correlation:.2f}"),
         column("the study: 1/k", "3", "all weights in every pass", "row.claimed"),
-        id=f"experts-{''.join(c if c.isalnum() else '-' for c in found.name)}",
-        note=f"{counted.n_used} of {counted.n_experts} experts a token, {counted.n_layers} layers.{sizes} "
+        id=f"experts-{''.join(c if c.isalnum() else '-' for c in mixture.name)}",
+        note=f"{coverage.n_used} of {coverage.n_experts} experts a token, {coverage.n_layers} layers.{sizes} "
         "1 saves nothing.",
     )
 
 
-def share_sentences(found: Mixture) -> tuple[str, ...]:
+def share_sentences(mixture: Mixture) -> tuple[str, ...]:
     """What a pass over a short draft saves in bytes and in time, and what the study and MoESD say of it."""
-    many, timed = [row for row in found.coverage.rows if row.window > 1], found.time_a_token
-    known = [row for row in many if row.window <= _SHORT]
-    near = max(known, key=lambda row: (row.window in timed, row.window), default=next(iter(many), None))
+    several, timed = [row for row in mixture.coverage.rows if row.window > 1], mixture.time_a_token
+    short = [row for row in several if row.window <= _SHORT]
+    near = max(short, key=lambda row: (row.window in timed, row.window), default=next(iter(several), None))
     return prose(
         "experts",
-        model=found.name,
+        model=mixture.name,
         near=near,
         k=near and near.window,
-        table=found.coverage,
-        of_weights=found.plain_of_weights,
+        table=mixture.coverage,
+        of_weights=mixture.plain_of_weights,
         time=timed.get(near.window) if near else None,
-        synthetic=found.synthetic,
+        synthetic=mixture.synthetic,
     )

@@ -1,19 +1,14 @@
 """The study's equations with measured inputs: known answers, an account that adds up, and what is a prediction."""
 
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 import mlsd
-from mlsd.analysis.fits.calibration import TargetCurve, target_curve
-from mlsd.analysis.study.equations import corrected, equation_1, equation_2, timed_rounds
-from mlsd.records import ModelFacts
-from mlsd.report.tables.equations import equation_sentences, round_table
-from mlsd.store.rows import CalibrationPoint
+from mlsd.analysis.study.equations import corrected, equation_1, equation_2
+from mlsd.report.tables.equations import equation_sentences
 from tests.analysis.pair_studies import Arm, Study, write_study
-from tests.analysis.studies import DENSE, MOE, blocks, write
+from tests.analysis.studies import MOE, blocks, write
 
 
 def test_the_equations_are_their_formulas() -> None:
@@ -48,18 +43,3 @@ def test_every_setting_is_a_row_of_the_frame(tmp_path: Path, gammas: tuple[int, 
     frame = mlsd.open_study(write(tmp_path / "s.sqlite", blocks(MOE, gammas=gammas))).equations
     assert list(frame["gamma"]) == list(gammas) and set(frame["inputs"]) == {"rounds"}
     assert (frame["eq2"] > frame["speedup"]).all() and frame["eq2_off"].notna().all()
-
-
-def test_random_weights_give_the_times_of_equation_2_and_what_a_round_has_to_commit() -> None:
-    def curve(facts: ModelFacts, fixed_ms: int) -> TargetCurve:
-        about: dict[str, Any] = {"model_key": facts.ref.key, "kind": "target_pass", "depth": 0, "repeat": 0}
-        return target_curve([CalibrationPoint(rows=k, span_ns=10**6 * (fixed_ms + k), **about) for k in (1, 5, 17)])
-
-    curves = {MOE.ref.id: curve(MOE, 9), DENSE.ref.id: curve(DENSE, 1)}
-    random = {facts.ref.id: msgspec.structs.replace(facts, synthetic=True) for facts in (MOE, DENSE)}
-    four, sixteen = timed_rounds(curves, random)
-    assert (four.target, four.draft) == (MOE.ref.id, DENSE.ref.id)
-    assert (four.gamma, four.t_seq_ms, four.t_draft_ms, four.t_verify_ms) == (4, 10.0, 8.0, 14.0)
-    assert four.needed_mgl == pytest.approx(2.2) and sixteen.eq2 == pytest.approx(160 / 58)
-    assert len(round_table([four, sixteen]).rows) == 2
-    assert timed_rounds(curves, {MOE.ref.id: MOE, DENSE.ref.id: DENSE}) == [], "real ones have trials"

@@ -16,9 +16,9 @@ OTHER = msgspec.structs.replace(MACHINE, host="b" * 16, chip="Apple M4 Pro", pea
 
 
 def twice_as_long(trial: Trial) -> Trial:
-    def slow(one: Round) -> Round:
-        times = {name: 2 * getattr(one, name) for name in one.__struct_fields__ if name.endswith("_ns")}
-        return msgspec.structs.replace(one, **times)
+    def slow(before: Round) -> Round:
+        times = {name: 2 * getattr(before, name) for name in before.__struct_fields__ if name.endswith("_ns")}
+        return msgspec.structs.replace(before, **times)
 
     rounds = tuple(map(slow, trial.rounds))
     return msgspec.structs.replace(trial, rounds=rounds, decode_ns=2 * (trial.decode_ns or 0))

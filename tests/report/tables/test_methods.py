@@ -63,9 +63,9 @@ def test_the_parts_of_a_round_are_means_over_all_rounds(study: Study) -> None:
     table = timing_table(study)
     (row,) = (row for row in table.rows if row[0].text == DENSE.ref.id)
     shown = {head.label: cell.sort for head, cell in zip(table.heads, row, strict=True)}
-    own = study.trials[(study.trials["drafter"] == "pld")]
-    assert shown["rounds"] == own["rounds"].sum()
-    assert shown["ms/round"] == pytest.approx(own["decode_ns"].sum() / own["rounds"].sum() / 1e6)
+    of_pld = study.trials[(study.trials["drafter"] == "pld")]
+    assert shown["rounds"] == of_pld["rounds"].sum()
+    assert shown["ms/round"] == pytest.approx(of_pld["decode_ns"].sum() / of_pld["rounds"].sum() / 1e6)
 
 
 def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Study) -> None:
@@ -82,18 +82,18 @@ def test_the_reports_tables_hold_every_kind_and_mark_what_is_decided(study: Stud
 
 def test_a_study_without_tasks_says_how_to_measure_them(tmp_path: Path) -> None:
     with Store.open(write(tmp_path / "b.sqlite", blocks(MOE)), read_only=True) as store:
-        found = read_study(store)
+        opened = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
-        methods_by_kind(found)
+        methods_by_kind(opened)
 
 
 def test_a_suite_in_which_some_prompts_are_tasks_has_no_tables_by_task(tmp_path: Path) -> None:
     """As the tiny profile's suite B, which replaces two of its four prompts."""
-    made = blocks(MOE, prompts=("code", "reasoning", "translation", "rag"))
-    with Store.open(write(tmp_path / "b.sqlite", made), read_only=True) as store:
-        found = read_study(store)
+    blocks_of_b = blocks(MOE, prompts=("code", "reasoning", "translation", "rag"))
+    with Store.open(write(tmp_path / "b.sqlite", blocks_of_b), read_only=True) as store:
+        opened = read_study(store)
     with pytest.raises(AnalysisError, match="mlsd run E"):
-        kind_table(found, "speedup")
+        kind_table(opened, "speedup")
 
 
 def test_kinds_of_another_set_are_columns_of_their_own() -> None:

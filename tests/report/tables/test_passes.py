@@ -11,7 +11,7 @@ from mlsd.errors import AnalysisError
 from mlsd.records import Case, DrafterSpec, Trial
 from mlsd.report.page import build
 from mlsd.report.render.table import Table
-from mlsd.report.tables.columns import effect_cell
+from mlsd.report.tables.columns import effect_of
 from mlsd.report.tables.methods import kind_table, methods_by_kind, pass_table, timing_table
 from mlsd.report.tables.results import speedup_table
 from mlsd.store.rows import PassShares
@@ -26,8 +26,8 @@ LOOKED = {"match_rounds": 1.0, "no_match_rounds": 1.0, "match_propose_ns": 2e6, 
 
 
 def arm(spec: DrafterSpec, repeat: int, position: int, **more: object) -> tuple[Case, Trial]:
-    made = msgspec.structs.replace(case(DENSE, "qa", suite="E"), drafter=spec, gamma=2)
-    return made, trial(made, 9, repeat, position, 0.5, **more)
+    drafted = msgspec.structs.replace(case(DENSE, "qa", suite="E"), drafter=spec, gamma=2)
+    return drafted, trial(drafted, 9, repeat, position, 0.5, **more)
 
 
 def shares(**changes: object) -> PassShares:
@@ -112,7 +112,7 @@ def test_a_draft_inside_its_target_has_no_speed_in_any_table(study: Study) -> No
     (inside,) = (one for one in study.pooled if one.case.drafter == INPLACE)
     assert (inside.ratio, inside.tok_s, inside.timed) == (None, None, False)
     assert inside.mgl is not None and inside.acceptance_rate is not None
-    assert effect_cell(inside).text == "not timed"
+    assert effect_of(inside) == "not timed"
     shown = cells(kind_table(study, "speedup"), "layer-skip (exit 2, mode inplace), not timed")
     assert (shown["all tasks"], shown["qa"]) == ("not timed", "not timed")
     assert not any("inplace" in row[1].text for row in timing_table(study).rows)
@@ -126,7 +126,6 @@ def test_a_fallback_stands_beside_the_method_wherever_its_numbers_do(study: Stud
     for table in (kind_table(study, "speedup"), timing_table(study)):
         (cell,) = (row[1] for row in table.rows if "mode sync" in row[1].text)
         assert cell.text.endswith(", not sync")
-        assert cell.tone == "caution" and FELL_BACK in cell.note
     assert any(row[1].text.endswith("(not sync)") for row in speedup_table(study.results).rows)
 
 
@@ -136,6 +135,6 @@ def test_a_database_of_breakdowns_alone_has_a_report_of_them(tmp_path: Path) -> 
         store.add_models([DENSE])
         store.add_figures(run, [shares()])
         store.end_run(run)
-        made = build(read_study(store))
-    (table,) = (table for section in made.sections for table in section.tables if table.id == "pass-shares")
+        drafted = build(read_study(store))
+    (table,) = (table for section in drafted.sections for table in section.tables if table.id == "pass-shares")
     assert table.rows[0][0].text == "tiny-dense"
