@@ -4,13 +4,14 @@ Each is an expression over the frame, with its formula. `impossible` is said onl
 rounding and noise can explain, by most of the row's repeats as well.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mlsd.audits.frame import Frame, Series, found
+from mlsd.audits.frame import Frame, Series, first_found, found
 from mlsd.trials.acceptance_meanings import MEANINGS, WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
@@ -109,7 +110,8 @@ def _bounded(rows: Frame, where: Series, bound: Bound) -> Frame:
     doubtful = excess > 1.0 + visible
     impossible = doubtful & (excess * rows["typical"] > 1.0 + far)
     in_mean = ~doubtful & rows["mean_faster"].notna() & (of_mean > 1.0 + visible * rows["mean_error"])
-    values = {name: _where(in_mean, mean_values[name], value) for name, value in values.items()}
+    for name, value in mean_values.items():
+        values[name] = pd.Series(value, rows.index).where(in_mean, pd.Series(values[name], rows.index))
     within = (excess > 1.0) & ~doubtful & ~in_mean
     text = pd.Series(text, rows.index)
     sentence = np.select([in_mean, within], ["in the mean of its repeats " + text, text + ", within the noise"], text)
@@ -118,10 +120,6 @@ def _bounded(rows: Frame, where: Series, bound: Bound) -> Frame:
         where, np.select([impossible, doubtful | in_mean], ["impossible", "suspicious"], "possible"), sentence,
         [f": too much, but {word} might explain it" for word in why], **values,
     )  # fmt: skip
-
-
-def _where(mask: Series, one: Any, other: Any) -> Series:
-    return pd.Series(one, mask.index).where(mask, pd.Series(other, mask.index))
 
 
 # --- figures that must agree ------------------------------------------------------------------------------------
@@ -166,9 +164,8 @@ def counts_disagree(rows: Frame) -> Frame:
 
 def figures_disagree(rows: Frame) -> Frame:
     """Do columns that say one thing agree: tokens a round, rate and gamma; tok/s, ms a token and speedup?"""
-    of_rate, whole, columns = _rate_and_length(rows), _whole_drafts(rows), _columns(rows)
-    both = pd.concat([of_rate[of_rate["kind"] != "possible"], columns, of_rate, whole])
-    return both[~both.index.duplicated()].sort_index()
+    of_rate = _rate_and_length(rows)
+    return first_found(of_rate[of_rate["kind"] != "possible"], _columns(rows), of_rate, _whole_drafts(rows))
 
 
 def _rate_and_length(rows: Frame) -> Frame:
@@ -203,6 +200,7 @@ def _rate_and_length(rows: Frame) -> Frame:
     )  # fmt: skip
 
 
+@functools.lru_cache(maxsize=10_000)
 def whole_drafts(rate_low: float, rate_high: float, gamma: int, n: int) -> tuple[int, int] | None:
     """Total and rounds of full-length drafts that give the rate, None where there are none.
 
@@ -219,24 +217,18 @@ def whole_drafts(rate_low: float, rate_high: float, gamma: int, n: int) -> tuple
     return (int(total[fits[0]]), int(rounds[fits[0]])) if len(fits) else None
 
 
-def can_be_whole(rows: Frame) -> Series:
-    """Rows whose rate could be asked for whole rounds behind it, were their drafts of full length."""
-    by_proposals = rows["acceptance_of"].isna() | (rows["acceptance_of"] == "proposed")
-    counted = rows["acceptance"].notna() & (rows["n_predict"] > 0) & (rows["gamma"] > 0) & (rows["gamma"] <= 256)
-    return rows["speculative"] & by_proposals & counted
-
-
 def _whole_drafts(rows: Frame) -> Frame:
     """Is there a whole number of rounds and accepted tokens behind the acceptance rate of full-length drafts?
 
     Doubted only in a table whose other counts fit: rates pooled over turns and outputs that end early need not.
     """
-    where = can_be_whole(rows) & rows["fixed_length"] & rows["stated_mgl"].isna()
-    columns = ["acceptance_low", "acceptance_high", "gamma", "n_predict"]
-    known = {key: whole_drafts(key[0], key[1], int(key[2]), int(key[3]))
-             for key in set(rows.loc[where, columns].itertuples(index=False, name=None))}  # fmt: skip
-    whole = [known.get(key) for key in rows[columns].itertuples(index=False, name=None)]
-    total, rounds = (pd.Series([one[i] if one else np.nan for one in whole], rows.index) for i in (0, 1))
+    by_proposals = rows["acceptance_of"].fillna("proposed") == "proposed"
+    counted = rows["acceptance"].notna() & (rows["n_predict"] > 0) & (rows["gamma"] > 0) & (rows["gamma"] <= 256)
+    where = rows["speculative"] & by_proposals & counted & rows["fixed_length"] & rows["stated_mgl"].isna()
+    keys = [rows.loc[where, name] for name in ("acceptance_low", "acceptance_high", "gamma", "n_predict")]
+    whole = [whole_drafts(low, high, int(gamma), int(n)) for low, high, gamma, n in zip(*keys, strict=True)]
+    counts = pd.DataFrame([one or (np.nan, np.nan) for one in whole], rows.index[where], ["total", "rounds"])
+    total, rounds = (counts[name].reindex(rows.index) for name in ("total", "rounds"))
     none = total.isna()
     text = "{rounds:.0f} rounds and {accepted:.0f} accepted tokens give {tokens:.0f} tokens at this rate"
     no = "No whole number of drafts of {gamma:.0f} gives {n_predict:.0f} tokens at an acceptance of {percent:.3f} %"

@@ -43,24 +43,18 @@ def audit(source: str, *contexts: AuditContext) -> Audit:
     for rule in RULES:
         for place, finding in findings(rule.__name__, rule(rows)):
             said[place].append(finding)
-    missing = _missing(rows)
-    cost = _round_cost(rows)
+    missing, cost = _missing(rows), _round_cost(rows)
     judged = [place for place, is_judged in zip(rows.index, rows["judged"], strict=True) if is_judged]
     of = [row for context in contexts for row in context.rows]
     audits = []
     for place, row in zip(judged, of, strict=True):
-        identity = {name: value for name in _IDENTITY if (value := getattr(row, name)) not in (None, "")}
         verdicts: list[Credibility] = [finding.verdict for finding in said[place] if not finding.ask]
         verdict: Credibility = max(verdicts, key=SEVERITY.__getitem__, default="not judged")
-        audits.append(
-            RowAudit(
-                identity=identity,
-                verdict=verdict,
-                findings=tuple(said[place]),
-                missing=missing[place] if verdict == "not judged" else (),
-                round_cost=cost[place],
-            )
-        )
+        identity = {name: value for name in _IDENTITY if (value := getattr(row, name)) not in (None, "")}
+        lacks, findings_of_row = missing[place] if verdict == "not judged" else (), tuple(said[place])
+        audits.append(RowAudit(
+            identity=identity, verdict=verdict, findings=findings_of_row, missing=lacks, round_cost=cost[place],
+        ))  # fmt: skip
     return Audit(source=source, rows=tuple(audits), notes=_notes(contexts))
 
 

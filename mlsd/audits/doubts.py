@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mlsd.audits.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
-from mlsd.audits.frame import PAIR, Frame, Series, by_names, found, scatter
+from mlsd.audits.frame import PAIR, Frame, Series, by_names, first_found, found, scatter
 from mlsd.audits.model_name import same_model
 from mlsd.audits.plain_speed import plain_speed
 from mlsd.methods import of_kind
@@ -51,7 +51,7 @@ def speed_ignores_acceptance(rows: Frame) -> Frame:
         round=round_, typical_round=typical, acceptance=rows["acceptance"], differs_by=ratio, times=round_ / typical,
     )  # fmt: skip
     of_table = _slopes(rows, round_.where(is_one))
-    return _first(of_work[of_work["kind"] == "suspicious"], of_table, of_work)
+    return first_found(of_work[of_work["kind"] == "suspicious"], of_table, of_work)
 
 
 def _slopes(rows: Frame, round_: Series) -> Frame:
@@ -136,12 +136,6 @@ def runs_of_one_setting_apart(rows: Frame) -> Frame:
     )  # fmt: skip
 
 
-def _first(*found_rows: Frame) -> Frame:
-    """Of each row the first that was found."""
-    every: Frame = pd.concat(found_rows)
-    return every[~every.index.duplicated()].sort_index()
-
-
 def medians_of_others(values: Series, keys: list[Series]) -> Series:
     """Of each value the median of the others of its group; NaN where there are none."""
     groups = values.groupby(keys)
@@ -161,7 +155,7 @@ def figures_copied(rows: Frame) -> Frame:
     """
     copied, capped = _equal_rates(rows)
     times = _equal_times(rows)
-    return _first(copied, times, capped)
+    return first_found(copied, times, capped)
 
 
 def _equal_times(rows: Frame) -> Frame:
@@ -325,7 +319,7 @@ def arms_do_not_match(rows: Frame) -> Frame:
         rows["speculative"] & far, "ask", f"{text}: how much of the gain is left over the faster plain run?",
         faster_by=faster, elsewhere=best["program_other"].reindex(rows.index), program=rows["program"],
     )  # fmt: skip
-    return _first(file, count, ask)
+    return first_found(file, count, ask)
 
 
 def _lacks(rows: Frame, plain: Frame, name: str) -> Series:

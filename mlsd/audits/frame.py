@@ -358,6 +358,12 @@ def found(where: Series, kind: Any, sentence: Any, why: Any = "", **values: Any)
     return pd.DataFrame({"kind": kind, "sentence": sentence, "why": why, **values}, index=where.index)[where]
 
 
+def first_found(*of_rules: Frame) -> Frame:
+    """Of each row the first that was found."""
+    every: Frame = pd.concat(of_rules)
+    return every[~every.index.duplicated()].sort_index()
+
+
 def findings(rule: str, found_rows: Frame) -> Iterator[tuple[int, RuleFinding]]:
     """The finding of each row, by its place in the frame."""
     numbers = [name for name in found_rows.columns[3:] if pd.api.types.is_numeric_dtype(found_rows[name])]
