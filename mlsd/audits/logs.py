@@ -69,6 +69,7 @@ _FAILED = re.compile(r"failed to decode|llama_decode.* failed")
 _MODEL = re.compile(r"(?:^|\s)(?:-m|--model|-hf|-hfr?|--hf-repo)\s+(\S+)")
 _PROGRAMS = re.compile(r"llama-\w+|mtplx|mlx_lm|vllm|sglang")
 _N_MAX = re.compile(r"--(?:spec-)?draft(?:-n)?-max\s+(\d+)")
+_COUNTED = ("tok_s", "n_proposed", "mgl", "gamma", "n_accepted", "n_output")
 _OF_DRAFT = re.compile(r"^\s*(?:draft|target):\s*$")
 
 
@@ -84,49 +85,46 @@ def log_rows(lines: list[str]) -> tuple[list[PastedRow], list[int]]:
 
     def end() -> None:
         nonlocal failed, last
-        cells = {name: cell for name, cell in last.items() if name != "summed"}
-        if cells.get("tok_s") or "n_proposed" in cells:
-            drafted = cells.get("n_proposed") != "0" and {"n_proposed", "mgl", "acceptance", "drafter"} & set(cells)
-            if cells.get("n_proposed") == "0":
-                cells = {n: c for n, c in cells.items() if n not in ("n_proposed", "n_accepted", "acceptance")}
-                cells["drafter"] = NO_DRAFTER
-            known = around if drafted else {name: cell for name, cell in around.items() if name == "target"}
-            cells = known | cells | ({"failed_calls": str(failed)} if failed else {})
-            rows.append(PastedRow(line=begun, table=title, cells=cells | {"answer": f"answer {begun}"}))
-            failed = 0
-        last = {}
+        cells, last = {name: cell for name, cell in last.items() if name != "summed"}, {}
+        if not (cells.get("tok_s") or "n_proposed" in cells):
+            return
+        if cells.get("n_proposed") == "0":
+            cells = {n: cell for n, cell in cells.items() if n not in ("n_proposed", "n_accepted", "acceptance")}
+            cells["drafter"] = NO_DRAFTER
+        drafted = cells.get("drafter") != NO_DRAFTER and {"n_proposed", "mgl", "acceptance", "drafter"} & set(cells)
+        command = around if drafted else {name: cell for name, cell in around.items() if name == "target"}
+        cells = command | cells | ({"failed_calls": str(failed)} if failed else {})
+        rows.append(PastedRow(line=begun, table=title, cells=cells | {"answer": f"answer {begun}"}))
+        failed = 0
 
     for number, line in enumerate(lines, 1):
-        known = not line.strip() or line.startswith("#") or "|" in line
+        is_read = not line.strip() or line.startswith("#") or "|" in line
         if line.startswith("#"):
             title = line.strip("# *")
         if _PROGRAMS.search(line) and (model := _MODEL.search(line)):
             end()
-            around, known = {"target": model[1].rsplit("/", 1)[-1]}, True
+            around, is_read = {"target": model[1].rsplit("/", 1)[-1]}, True
         if n_max := _N_MAX.search(line):
-            around["gamma"], known = n_max[1], True
-        said = next(((found, more) for pattern, more in LINES if (found := pattern.search(line))), None)
+            around["gamma"], is_read = n_max[1], True
+        match, more = next(((match, more) for pattern, more in LINES if (match := pattern.search(line))), (None, {}))
         if _FAILED.search(line):
             if last.get("tok_s"):
                 end()
             failed += 1
-        elif said is not None:
-            cells = said[1] | {name: text for name, text in said[0].groupdict().items() if text}
+        elif match is not None:
+            cells = more | {name: text for name, text in match.groupdict().items() if text}
             if "summed" in last and "tok_s" in cells and "summed" not in cells:
                 continue  # the passes of target and draft behind an answer that is summed up
-            if not any(
-                cells.get(name, "").strip("0.")
-                for name in ("tok_s", "n_proposed", "mgl", "gamma", "n_accepted", "n_output")
-            ):
+            if not any(cells.get(name, "").strip("0.") for name in _COUNTED):
                 continue
-            if set(cells) & set(last) - set(said[1]):
+            if set(cells) & set(last) - set(more):
                 end()
             begun = begun if last else number
             last |= cells
         elif _ENDS.search(line):
             if "summed" not in last:
                 end()
-        elif not (known or _OF_DRAFT.match(line)):
+        elif not (is_read or _OF_DRAFT.match(line)):
             skipped.append(number)
     end()
     return rows, skipped

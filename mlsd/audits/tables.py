@@ -75,38 +75,36 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     """The context of the rows of one table. Raises: TableError when none is finished and understood."""
     done = [row for row in pasted if row.cells.get("status", "ok") in ("ok", "valid", "hot")]
     alone = [row for row in done if row.cells.get("users", "1") in ("1", "-", "")]
-    rows, lost, cells_lost = list[AuditRow](), list[str](), list[str]()
-    for row in alone:
-        if row.broken:
-            lost.append(f"line {row.line}, {row.broken}")
-            continue
+    rows, cells_lost = list[AuditRow](), list[str]()
+    lost = [f"line {row.line}, {row.broken}" for row in alone if row.broken]
+    for row in (row for row in alone if not row.broken):
         cells = _around(row, assumed) | row.cells
         label = cells.get("label", "")
+        names = [row.setting, cells.get("answer", "")] + ([] if "repeat" in cells else [label])
+        names += [] if "target" in cells else [cells.get("method", "")]
         if not re.search("[^\\W\\d]", label):  # a number names nothing
             label = row.quote
-        told = [cells.get("label", "")] * ("repeat" not in cells)
-        told += [] if "target" in cells else [cells.get("method", "")]
-        setting = " ".join(filter(None, (row.setting, cells.get("answer", ""), *told)))
         try:
+            setting = " ".join(filter(None, names))
             rows += _understood(cells, row, cells_lost, table=row.table or source, label=label, setting=setting)
         except CellError as error:
-            lost.append(_told(row, error))
+            lost.append(_where(row, error))
     rows = [row for row in rows if row.tok_s is not None or row.speculative]
     if not rows:
         message = f"{source}, {lost[0]}." if lost else "The table holds no finished row with a decode speed."
         hint = "No row of the table could be read." if lost else f"Columns that are read: {', '.join(HEADINGS)}."
         raise TableError(message, hint=hint)
-    speculative = [row for row in rows if row.speculative]
+    speculative = any(row.speculative for row in rows)
     missing = [name for name in NEEDED if speculative and all(getattr(row, name) is None for row in rows)]
     more = f"; and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    told_of = (
-        (lost, f"{len(lost)} rows were not understood and left out: {'; '.join(lost[:_NAMED])}{more}."),
-        (cells_lost, f"Cells that are no number and were left out: {_first_of(cells_lost, '; ')}."),
-        (len(done) - len(alone), f"{len(done) - len(alone)} rows are of several users at once and were left out."),
-        (len(pasted) - len(done), f"{len(pasted) - len(done)} rows are not ok and were left out."),
-        (missing, f"Fewer rules apply: no row says {', '.join(missing)}."),
-    )
-    notes = [note for applies, note in told_of if applies]
+    n_users, n_failed = len(done) - len(alone), len(pasted) - len(done)
+    notes = [
+        *([f"{len(lost)} rows were not understood and left out: {'; '.join(lost[:_NAMED])}{more}."] if lost else []),
+        *([f"Cells that are no number and were left out: {_first_of(cells_lost, '; ')}."] if cells_lost else []),
+        *([f"{n_users} rows are of several users at once and were left out."] if n_users else []),
+        *([f"{n_failed} rows are not ok and were left out."] if n_failed else []),
+        *([f"Fewer rules apply: no row says {', '.join(missing)}."] if missing else []),
+    ]
     exact_counts = _full_drafts(rows)
     rows, of_length = _with_length(rows, assumed.full_drafts) if speculative else (rows, [])
     context = AuditContext(rows=tuple(rows), peak_gb_s=assumed.peak_gb_s, exact_counts=exact_counts, notes=tuple(notes))
@@ -155,11 +153,11 @@ def _understood(cells: dict[str, str], row: PastedRow, lost: list[str], **known:
         except CellError as error:
             if error.column in ("tok_s", "gamma", "ms_per_token") or error.column not in cells:
                 raise
-            lost.append(_told(row, error))
+            lost.append(_where(row, error))
             cells = {name: cell for name, cell in cells.items() if name != error.column}
 
 
-def _told(row: PastedRow, error: CellError) -> str:
+def _where(row: PastedRow, error: CellError) -> str:
     """Where the cell stands, its column as the table heads it."""
     return f"line {row.line}, column {row.heads.get(error.column, error.column)}: {error.why}"
 
