@@ -46,10 +46,10 @@ def sources() -> list[list[str]]:
     return [lines for lines in (*saved, *tables) if lines]
 
 
-def page(seed: int, known: list[list[str]]) -> str:
+def page(seed: int, texts: list[list[str]]) -> str:
     """One page; the same for the same seed."""
     rng, lines = random.Random(seed), [f"# Run {seed} on an M{seed % 5 + 1} Max", "", "It was fast."]
-    for chosen in rng.choices(known, k=rng.randint(1, 3)):
+    for chosen in rng.choices(texts, k=rng.randint(1, 3)):
         start = rng.randrange(max(1, len(chosen) - 40))
         part = [*chosen[:2], *chosen[max(2, start) : start + 40]]
         for _ in range(rng.randrange(6)):
@@ -63,14 +63,14 @@ def page(seed: int, known: list[list[str]]) -> str:
 
 
 def run() -> Iterator[Result]:
-    known, refused, crashed = sources(), list[str](), list[str]()
+    texts, refused, crashed = sources(), list[str](), list[str]()
     telling = Counter[bool]()
     with tempfile.TemporaryDirectory() as name:
         path, began = Path(name) / "page.md", time.process_time()
         for first in range(0, N_PAGES, AT_ONCE):
             contexts = list[AuditContext]()
             for seed in range(first, first + AT_ONCE):
-                path.write_text(page(seed, known), encoding="utf-8")
+                path.write_text(page(seed, texts), encoding="utf-8")
                 try:
                     contexts += table_contexts(path)
                 except MlsdError as error:

@@ -165,18 +165,18 @@ def work_named(target: str, bits: float | None = None) -> Work | None:
 
 def plain_rows() -> list[Plain]:
     """Every row of plain decoding that can be asked; one of each source, machine and model."""
-    found: dict[tuple[str, ...], Plain] = {}
+    rows: dict[tuple[str, ...], Plain] = {}
     for table in published.load("mac-plain").tables:
         for cells in table.cells:
             if "tok_s" in cells:
                 prefill = cells.get("prefill_tok_s")
-                _add(found, table.source, cells, float(cells["tok_s"]), None, float(prefill) if prefill else None)
+                _add(rows, table.source, cells, float(cells["tok_s"]), None, float(prefill) if prefill else None)
     for source, cells in mac_cells():
-        one = _number(cells, "tok_s" if cells.get("drafter", NO_DRAFTER) == NO_DRAFTER else "baseline_tok_s")
-        if one is not None:
+        speed = _number(cells, "tok_s" if cells.get("drafter", NO_DRAFTER) == NO_DRAFTER else "baseline_tok_s")
+        if speed is not None:
             named = {"chip": cells["chip"], "engine": cells.get("engine", ""), "target": _target(cells)}
-            _add(found, source, named, one, _number(cells, "bits"), None)
-    return list(found.values())
+            _add(rows, source, named, speed, _number(cells, "bits"), None)
+    return list(rows.values())
 
 
 def mac_cells() -> list[tuple[str, dict[str, str]]]:
@@ -195,7 +195,7 @@ def _target(cells: dict[str, str]) -> str:
 
 
 def _add(
-    found: dict[tuple[str, ...], Plain],
+    rows: dict[tuple[str, ...], Plain],
     source: str,
     cells: dict[str, str],
     tok_s: float,
@@ -204,16 +204,16 @@ def _add(
 ) -> None:
     work, chip = work_named(cells["target"], bits), passes.apple_chip(cells["chip"])
     key = (source, cells["chip"], cells["engine"], cells["target"])
-    if work is None or chip is None or key in found:
+    if work is None or chip is None or key in rows:
         return
     on = Runtime(chip=chip, program=cells["engine"])
     # One repository's files are one source, and so are all community rows of one collection and machine.
-    found[key] = Plain(source.split(",")[0], ", ".join(key[1:]), work, on, tok_s, prefill)
+    rows[key] = Plain(source.split(",")[0], ", ".join(key[1:]), work, on, tok_s, prefill)
 
 
 def round_rows() -> list[Rounds]:
     """Every speculative row that can be asked, and wide passes."""
-    found = []
+    rows = []
     for source, cells in mac_cells():
         method, gamma = cells.get("drafter", NO_DRAFTER), int(_number(cells, "gamma") or 0)
         work, cores = work_named(_target(cells), _number(cells, "bits")), _number(cells, "gpu_cores")
@@ -231,7 +231,7 @@ def round_rows() -> list[Rounds]:
             continue
         mgl = _mgl(cells, gamma)
         label = f"{cells['chip']}, {cells.get('engine')}, {cells['target']}, {method}, gamma {gamma}"
-        found.append(
+        rows.append(
             Rounds(
                 source=source.split(",")[0],
                 label=label,
@@ -247,7 +247,7 @@ def round_rows() -> list[Rounds]:
                 text=text_of(cells),
             )
         )
-    return found + _passes()
+    return rows + _passes()
 
 
 def _build(cells: dict[str, str]) -> int:
@@ -313,13 +313,13 @@ _SAID_TWICE = ("mlx-mtp", _KEPT_ASIDE)  # the rows of the first are those of mac
 
 
 def _passes() -> list[Rounds]:
-    own = [c for name in ("mac-plain", *_MACS) for c in published.load(name).table("passes").cells if "chip" in c]
+    timed = [c for name in ("mac-plain", *_MACS) for c in published.load(name).table("passes").cells if "chip" in c]
     every = [
         (c["thread"], c["chip"], c["engine"], c["target"], int(c["n_rows"]), float(c["ms"]), _number(c, "bits"))
-        for c in own
+        for c in timed
     ]
     alone = {row[:4]: row[5] for row in every if row[4] == 1}
-    found = []
+    rows = []
     for source, chip_name, program, target, n_rows, ms, bits in every:
         work, chip = work_named(target, bits), passes.apple_chip(chip_name)
         if n_rows == 1 or work is None or chip is None:
@@ -327,8 +327,8 @@ def _passes() -> list[Rounds]:
         t_one = alone[source, chip_name, program, target]
         label = f"{chip_name}, {program}, {target}, pass of {n_rows}"
         on = Runtime(chip=chip, program=program)
-        found.append(Rounds(source, label, work, on, n_rows - 1, "", t_one, ms / t_one))
-    return found
+        rows.append(Rounds(source, label, work, on, n_rows - 1, "", t_one, ms / t_one))
+    return rows
 
 
 # --- fits -----------------------------------------------------------------------------------------------------------
@@ -369,14 +369,14 @@ def fit_plain(rows: Sequence[Plain], base: Constants) -> Constants:
 
 def fit_rounds(rows: Sequence[Rounds], base: Constants) -> Constants:
     """The same for rounds whose length is known."""
-    known = [row for row in rows if row.ratio is not None]
-    measured = np.log([row.ratio or 1.0 for row in known])
-    programs = {f"{_PROGRAM}{row.on.program}": (1.0, _APART) for row in known if row.method and row.on.engine == "mlx"}
+    timed = [row for row in rows if row.ratio is not None]
+    measured = np.log([row.ratio or 1.0 for row in timed])
+    programs = {f"{_PROGRAM}{row.on.program}": (1.0, _APART) for row in timed if row.method and row.on.engine == "mlx"}
     programs |= {f"{_PROGRAM}llama.cpp before b{passes.SETTLED}": (1.0, _APART)}
     return _fit(
         {**_ROWS, **dict(sorted(programs.items()))},
-        known,
-        lambda c: np.log([row.length(c) for row in known]) - measured,
+        timed,
+        lambda c: np.log([row.length(c) for row in timed]) - measured,
         row_constants,
         base,
         0.15,
@@ -399,8 +399,8 @@ def _fit(
     def residuals(theta: np.ndarray) -> np.ndarray:
         return np.concatenate([errors(build(list(theta), base, names)) / noise * weights, (theta - start) / firm])
 
-    found = least_squares(residuals, start, loss="soft_l1", f_scale=1.5, diff_step=1e-4).x
-    return build(list(found), base, names)
+    solution = least_squares(residuals, start, loss="soft_l1", f_scale=1.5, diff_step=1e-4).x
+    return build(list(solution), base, names)
 
 
 _PREFILL = {1: 10.0, 2: 8.5, 3: 8.0, 4: 6.5, 5: 2.5}  # of generations that no row is of
@@ -414,12 +414,12 @@ def fit_prefill(rows: Sequence[Plain], base: Constants) -> Constants:
         return 1e3 / row.prefill_tok_s * row.on.chip.gpu_cores / (row.work.n_parameters / 1e9)
 
     timed = [row for row in rows if row.prefill_tok_s]
-    found = {
+    medians = {
         g: statistics.median(own)
         for g in _GENERATIONS
         if (own := [each(r) for r in timed if r.on.chip.generation == g and not r.work.expert_bytes])
     }
-    prefill = {f"M{g}": found.get(g, _PREFILL[g]) for g in _GENERATIONS}
+    prefill = {f"M{g}": medians.get(g, _PREFILL[g]) for g in _GENERATIONS}
     mixtures = [each(r) / prefill[f"M{r.on.chip.generation}"] for r in timed if r.work.expert_bytes]
     prefill["mixture"] = statistics.median(mixtures) if mixtures else 1.6
     return msgspec.structs.replace(base, prefill=prefill)
@@ -434,19 +434,19 @@ def held_out(
     """Each row beside constants that were fitted without its source, in folds of sources, or each by itself."""
     sources = sorted({row.source for row in rows})
     random.Random(1).shuffle(sources)
-    found: list[tuple[Constants, Row]] = []
+    pairs: list[tuple[Constants, Row]] = []
     for fold in range(folds or len(sources)):
         left = set(sources[fold :: folds or len(sources)])
         c = fit([row for row in rows if row.source not in left], base)
-        found += [(c, row) for row in rows if row.source in left]
-    return found
+        pairs += [(c, row) for row in rows if row.source in left]
+    return pairs
 
 
 def quantile(errors: Sequence[float]) -> float:
     """The factor that holds LEVEL of the errors (logarithms), with the margin that a next one needs."""
     ordered = sorted(abs(error) for error in errors)
-    place = min(len(ordered) - 1, math.ceil(LEVEL * (len(ordered) + 1)) - 1)
-    return math.exp(ordered[place])
+    rank = min(len(ordered) - 1, math.ceil(LEVEL * (len(ordered) + 1)) - 1)
+    return math.exp(ordered[rank])
 
 
 def with_plain_spread(c: Constants, out: Sequence[tuple[Constants, Plain]]) -> Constants:
@@ -477,10 +477,10 @@ def with_round_spread(c: Constants, out: Sequence[tuple[Constants, Rounds]]) -> 
     and `_SPREAD`, which is thought of the deviation before any row is seen, as one of them.
     """
     factors = {}
-    for name, own in grouped(out, lambda one: passes.spread_key(one[1].on.engine, one[1].gamma)).items():
-        counts = Counter(row.source for _, row in own)
-        errors = np.array([_log_excess(row.ratio or 1.0) - _log_excess(row.length(k)) for k, row in own])
-        weights = np.array([1 / counts[row.source] for _, row in own])
+    for name, members in grouped(out, lambda one: passes.spread_key(one[1].on.engine, one[1].gamma)).items():
+        counts = Counter(row.source for _, row in members)
+        errors = np.array([_log_excess(row.ratio or 1.0) - _log_excess(row.length(k)) for k, row in members])
+        weights = np.array([1 / counts[row.source] for _, row in members])
         t, ends = t_quantile((1 + LEVEL) / 2, len(counts)), []
         for sign in (-1, 1):
             side = sign * errors > 0
@@ -504,14 +504,14 @@ def fitted(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) ->
 
 def fitted_rounds(rounds: Sequence[Rounds], base: Constants) -> Constants:
     """What is known of rounds from these rows alone, intervals included."""
-    known = [row for row in rounds if row.ratio is not None]
-    c = fit_rounds(known, base)
-    return with_round_spread(c, held_out(known, c, fit_rounds))
+    timed = [row for row in rounds if row.ratio is not None]
+    c = fit_rounds(timed, base)
+    return with_round_spread(c, held_out(timed, c, fit_rounds))
 
 
 def with_acceptance(c: Constants, without: AbstractSet[str] = frozenset()) -> Constants:
     """The chance of a token by method and text, over sources but those to be tested."""
-    found: dict[str, tuple[float, float, float]] = {}
+    ranges: dict[str, tuple[float, float, float]] = {}
     of: dict[str, dict[str, list[float]]] = {}
     for source, method, text, alpha in acceptances():
         if source not in without:
@@ -522,8 +522,8 @@ def with_acceptance(c: Constants, without: AbstractSet[str] = frozenset()) -> Co
         if len(sources) >= 3 or name == "any":
             weights = np.concatenate([np.full(len(own), 1 / len(own)) for own in sources.values()])
             low, middle, high = _weighted(np.array(every), weights, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2))
-            found[name] = (round(low, 3), round(middle, 3), round(high, 3))
-    return msgspec.structs.replace(c, acceptance=found)
+            ranges[name] = (round(low, 3), round(middle, 3), round(high, 3))
+    return msgspec.structs.replace(c, acceptance=ranges)
 
 
 def _weighted(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) -> list[float]:
@@ -577,42 +577,42 @@ class Asked:
 
 def ask(plain: Sequence[Plain], rounds: Sequence[Rounds], c: Constants) -> list[Asked]:
     """Every row with what the constants say of it; rounds as speedups."""
-    found = []
+    asked = []
     for row in plain:
         factor, value = by(row, c).spread(row.work), 1e3 / row.ms(c)
-        found.append(Asked(row.source, row.label, value / factor, value * factor, value, row.tok_s, row.work.kind))
-    for one in rounds:
-        if one.speedup is not None:
-            low, high = speedup_range(one, c)
-            place, middle, stated = (one.source, one.label), math.sqrt(low * high), one.mgl is not None
-            found.append(Asked(*place, low, high, middle, one.speedup, "rounds", one.gamma, stated))
-    return found
+        asked.append(Asked(row.source, row.label, value / factor, value * factor, value, row.tok_s, row.work.kind))
+    for spec in rounds:
+        if spec.speedup is not None:
+            low, high = speedup_range(spec, c)
+            named, middle, stated = (spec.source, spec.label), math.sqrt(low * high), spec.mgl is not None
+            asked.append(Asked(*named, low, high, middle, spec.speedup, "rounds", spec.gamma, stated))
+    return asked
 
 
 def halves(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) -> list[list[Asked]]:
     """Every row as the half of the sources that it is not of predicts it, over several random halvings."""
     sources = sorted({row.source for rows in (plain, rounds) for row in rows})
-    found = []
+    asked = []
     for number in range(_HALVINGS):
         drawn = random.Random(number).sample(sources, len(sources))
         for half in (set(drawn[::2]), set(drawn[1::2])):
-            own = [row for row in plain if row.source in half]
+            of_half = [row for row in plain if row.source in half]
             theirs = [row for row in rounds if row.source in half]
-            c = with_acceptance(fitted(own, theirs, base), set(sources) - half)
+            c = with_acceptance(fitted(of_half, theirs, base), set(sources) - half)
             left_out = [r for r in plain if r.source not in half], [r for r in rounds if r.source not in half]
-            found.append(ask(*left_out, c))
-    return found
+            asked.append(ask(*left_out, c))
+    return asked
 
 
 def one_source_out(plain: Sequence[Plain], rounds: Sequence[Rounds], base: Constants) -> list[Asked]:
     """Every speculative row that states its acceptance, as all other sources together predict it."""
     stated = [row for row in rounds if row.speedup is not None and row.mgl is not None]
-    found = []
+    asked = []
     for source in sorted({row.source for row in stated}):
         c = fit_plain([row for row in plain if row.source != source], base)
         c = fitted_rounds([row for row in rounds if row.source != source], c)
-        found += ask([], [row for row in stated if row.source == source], c)
-    return found
+        asked += ask([], [row for row in stated if row.source == source], c)
+    return asked
 
 
 def stated_rows() -> Iterator[Result]:
@@ -637,13 +637,13 @@ def stated_rows() -> Iterator[Result]:
         yield _median(f"{said}: predicted over measured", [a.predicted / a.measured for a in rows], "", None)
 
 
-def _bar(words: str, passed: bool, applies: bool) -> tuple[str, bool | None]:
-    return (words, passed) if applies else ("", None)
+def _bar(limit: str, passed: bool, applies: bool) -> tuple[str, bool | None]:
+    return (limit, passed) if applies else ("", None)
 
 
 def kept_aside() -> list[Asked]:
     """What advice says of rows that nothing is fitted to: their own acceptance stated, and their p_min and build."""
-    found = []
+    rows = []
     for table in published.load(_KEPT_ASIDE).tables:
         for cells in table.cells:
             target, draft = ("-".join(cells[name].lower().split()) for name in ("target", "draft"))
@@ -664,8 +664,8 @@ def kept_aside() -> list[Asked]:
             )
             speedup, measured = said.speedup, float(cells["tok_s"]) / float(cells["baseline_tok_s"])
             ends = (speedup.low or 0.0, speedup.high or math.inf, speedup.value)
-            found.append(Asked(table.name, f"{target} + {draft}", *ends, measured, "rounds", gamma, not p_min))
-    return found
+            rows.append(Asked(table.name, f"{target} + {draft}", *ends, measured, "rounds", gamma, not p_min))
+    return rows
 
 
 def run() -> Iterator[Result]:
@@ -676,10 +676,10 @@ def run() -> Iterator[Result]:
     if os.environ.get("MLSD_WRITE_PASSES"):
         write(with_acceptance(fitted(plain, rounds, base)), [a for half in asked for a in half], plain, rounds)
     yield from questions()
-    for one in sorted(ask(plain, rounds, passes.constants()), key=lambda a: (a.kind, a.label)):
-        mark = "inside" if one.inside else "OUTSIDE"
+    for row in sorted(ask(plain, rounds, passes.constants()), key=lambda a: (a.kind, a.label)):
+        mark = "inside" if row.inside else "OUTSIDE"
         print(
-            f"  {one.kind:9} {one.label:72.72} {one.low:7.4g} .. {one.high:7.4g}  measured {one.measured:7.4g}  {mark}"
+            f"  {row.kind:9} {row.label:72.72} {row.low:7.4g} .. {row.high:7.4g}  measured {row.measured:7.4g}  {mark}"
         )
 
 
@@ -734,22 +734,22 @@ def questions() -> Iterator[Result]:
     places = sorted({(chip.name, chip.peak_bandwidth_gb_s) for chip in CHIPS if chip.peak_bandwidth_gb_s})
     targets = ("qwen3.5-35b-a3b", "qwen3.5-27b", "qwen3.5-9b", "qwen3.5-4b")
     bare, few = AdviceQuestion(target=""), AdviceQuestion(target="", quant="Q4_K_M")
-    known: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": Stated(gamma=4, rate=0.8)}
+    stated: dict[str, Any] = {"drafts": ("mtp",), "gammas": (4,), "stated": Stated(gamma=4, rate=0.8)}
     asked: list[tuple[str, AdviceQuestion, str, int, float | None]] = [
         ("llama.cpp", bare, "llama.cpp", 0, 50),
         ("mlx", bare, "mlx", 0, 50),
         ("llama.cpp, Q4_K_M", few, "llama.cpp", 0, None),
         ("llama.cpp, Q4_K_M, b11404", few, "llama.cpp", 11404, None),
-        ("llama.cpp, Q4_K_M, 80 % of 4 accepted", msgspec.structs.replace(few, **known), "llama.cpp", 0, None),
-        ("mlx, 80 % of 4 accepted", msgspec.structs.replace(bare, **known), "mlx", 0, None),
+        ("llama.cpp, Q4_K_M, 80 % of 4 accepted", msgspec.structs.replace(few, **stated), "llama.cpp", 0, None),
+        ("mlx, 80 % of 4 accepted", msgspec.structs.replace(bare, **stated), "mlx", 0, None),
     ]
     for name, question, program, build, bar in asked:
         verdicts: Counter[str] = Counter()
         for (chip, peak), target in itertools.product(places, targets):
-            found = passes.apple_chip(chip, peak_gb_s=peak)
-            on = None if found is None else Runtime(chip=found, program=program, build=build)
-            one = msgspec.structs.replace(question, target=target)
-            verdicts[answer(one, Known(), AdvisedMachine(runtime=on)).recommendation.verdict] += 1
+            apple = passes.apple_chip(chip, peak_gb_s=peak)
+            on = None if apple is None else Runtime(chip=apple, program=program, build=build)
+            of_target = msgspec.structs.replace(question, target=target)
+            verdicts[answer(of_target, Known(), AdvisedMachine(runtime=on)).recommendation.verdict] += 1
         total = sum(verdicts.values())
         share = 100 * (total - verdicts["not decided yet"]) / total
         said = f"{total} questions, {name}: on {verdicts['on']}, off {verdicts['off']}"
@@ -758,11 +758,11 @@ def questions() -> Iterator[Result]:
 
 def write(c: Constants, asked: Sequence[Asked], plain: Sequence[Plain], rounds: Sequence[Rounds]) -> None:
     """The constants of all sources as the asset that ships."""
-    own = [a for a in asked if a.kind != "rounds"]
+    plain_asked = [a for a in asked if a.kind != "rounds"]
     sd = [a for a in asked if a.kind == "rounds"]
-    error = statistics.median(abs(a.predicted / a.measured - 1) for a in own)
+    error = statistics.median(abs(a.predicted / a.measured - 1) for a in plain_asked)
     n_sources = len({row.source for rows in (plain, rounds) for row in rows})
-    plain_inside, sd_inside = (100 * statistics.fmean(a.inside for a in rows) for rows in (own, sd))
+    plain_inside, sd_inside = (100 * statistics.fmean(a.inside for a in rows) for rows in (plain_asked, sd))
     fitted_to = f"{len(plain)} public rows of plain decoding and {len(rounds)} of speculation or wide passes"
     checked = (
         f"fitted to half of the sources, the stated {100 * LEVEL:.0f} % held {plain_inside:.0f} % of the other half's "

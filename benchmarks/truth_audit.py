@@ -25,28 +25,28 @@ _DOUBTS = ("suspicious", "impossible")
 NOT_TOLD = ("acceptance x 0.5 in all cases", "acceptance x 2 in all cases", "acceptance that counts the bonus")
 
 
-def judge(tables: list[list[Row]], told: bool | None, folder: Path) -> list[list[RowAudit]]:
+def judge(tables: list[list[Row]], full_drafts: bool | None, folder: Path) -> list[list[RowAudit]]:
     """The audit of each table as a user would ask for it: written as CSV, read again."""
-    contexts = [table_contexts(write(folder / "table.csv", rows), Assumed(full_drafts=told)) for rows in tables]
+    contexts = [table_contexts(write(folder / "table.csv", rows), Assumed(full_drafts=full_drafts)) for rows in tables]
     judged = iter(audit("simulated", *itertools.chain(*contexts)).rows)
     return [list(itertools.islice(judged, sum(len(one.rows) for one in of))) for of in contexts]
 
 
 def honest_rates(kind: str, n_rows: int, folder: Path) -> dict[Credibility, float]:
     """Share of honest rows with each verdict, over at least so many rows of that kind."""
-    world, told = HONEST[kind]
+    world, full_drafts = HONEST[kind]
     tables = list[list[Row]]()
     while sum(map(len, tables)) < n_rows:
         tables.append(simulate(world(len(tables))))
-    counts = count_verdicts(row for rows in judge(tables, told, folder) for row in rows)
+    counts = count_verdicts(row for rows in judge(tables, full_drafts, folder) for row in rows)
     return {verdict: counts.get(verdict, 0) / sum(counts.values()) for verdict in SEVERITY}
 
 
-def found_rates(kind: str, n_tables: int, folder: Path, told: bool | None = True) -> tuple[float, float]:
+def found_rates(kind: str, n_tables: int, folder: Path, full_drafts: bool | None = True) -> tuple[float, float]:
     """Share of corrupted tables with a row that is at least suspicious, and with one that is impossible."""
     world, corrupt = CORRUPTED[kind]
     tables = [corrupt(simulate(world(seed)), random.Random(f"corrupt {seed}")) for seed in range(n_tables)]
-    worst = [max(rows, key=lambda row: SEVERITY[row.verdict]).verdict for rows in judge(tables, told, folder)]
+    worst = [max(rows, key=lambda row: SEVERITY[row.verdict]).verdict for rows in judge(tables, full_drafts, folder)]
     return sum(verdict in _DOUBTS for verdict in worst) / n_tables, worst.count("impossible") / n_tables
 
 
@@ -75,15 +75,15 @@ def run() -> Iterator[Result]:
             yield percent(f"honest rows suspicious: {kind}", rates["suspicious"], at_most=2.0)
             yield percent(f"honest rows impossible: {kind}", rates["impossible"], at_most=0.01)
         for kind in CORRUPTED:
-            found, impossible = found_rates(kind, n_tables, folder)
-            yield percent(f"corrupted tables found: {kind}", found, at_least=95.0)
+            share, impossible = found_rates(kind, n_tables, folder)
+            yield percent(f"corrupted tables found: {kind}", share, at_least=95.0)
             if kind in ROLLBACK:
                 yield percent(f"corrupted tables impossible: {kind}", impossible, at_least=90.0)
         for kind in MISTAKES:
             for says_all, what in ((False, "says little"), (True, "states MGL, files, two plain runs")):
-                found, rows = mistakes_found(kind, n_tables, folder, says_all=says_all)
-                yield percent(f"tables found: {kind}, table {what}", found)
+                share, rows = mistakes_found(kind, n_tables, folder, says_all=says_all)
+                yield percent(f"tables found: {kind}, table {what}", share)
                 yield percent(f"rows found: {kind}, table {what}", rows)
         for kind in NOT_TOLD:
-            found, _ = found_rates(kind, n_tables, folder, None)
-            yield percent(f"found, drafts not said to be full: {kind}", found)
+            share, _ = found_rates(kind, n_tables, folder, None)
+            yield percent(f"found, drafts not said to be full: {kind}", share)

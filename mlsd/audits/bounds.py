@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlsd.audits.frame import Frame, Series, first_found, found
+from mlsd.audits.frame import Frame, Series, first_verdicts, verdicts
 from mlsd.trials.acceptance_meanings import MEANINGS, WORDS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
@@ -86,13 +86,15 @@ def speedup_above_mgl(rows: Frame) -> Frame:
 def _reading(rows: Frame, needed: Series) -> Series:
     """Which meaning of the rate the row needs to hold, where the table does not say and the usual one does not do."""
     fits = [(WORDS[of], rows[f"most_{of}"] >= needed) for of in MEANINGS]
-    known = rows[[f"most_{of}" for of in MEANINGS]].notna().sum(axis=1)
-    asked = rows["stated_mgl"].isna() & rows["acceptance"].notna() & (known > 1) & ~(rows["most_proposed"] >= needed)
-    words = pd.Series("", rows.index)
+    n_meanings = rows[[f"most_{of}" for of in MEANINGS]].notna().sum(axis=1)
+    asked = (
+        rows["stated_mgl"].isna() & rows["acceptance"].notna() & (n_meanings > 1) & ~(rows["most_proposed"] >= needed)
+    )
+    readings = pd.Series("", rows.index)
     for i in rows.index[asked]:
         name = " or ".join(word for word, fit in fits if fit[i])
-        words[i] = f", if the rate is {name}" if name else " under every meaning of the rate"
-    return words
+        readings[i] = f", if the rate is {name}" if name else " under every meaning of the rate"
+    return readings
 
 
 def _bounded(rows: Frame, where: Series, bound: Bound) -> Frame:
@@ -116,7 +118,7 @@ def _bounded(rows: Frame, where: Series, bound: Bound) -> Frame:
     text = pd.Series(text, rows.index)
     sentence = np.select([in_mean, within], ["in the mean of its repeats " + text, text + ", within the noise"], text)
     why = np.where(rows["pooled_mgl"], "means over unequal prompts", "noise")
-    return found(
+    return verdicts(
         where, np.select([impossible, doubtful | in_mean], ["impossible", "suspicious"], "possible"), sentence,
         [f": too much, but {word} might explain it" for word in why], **values,
     )  # fmt: skip
@@ -154,7 +156,7 @@ def counts_disagree(rows: Frame) -> Frame:
     broken = [cause for cause, _, _ in causes]
     # A share of rounds that draft less than they could need not be counted, so only the first four doubt.
     fine = "Accepted, proposed and output tokens and rounds agree"
-    return found(
+    return verdicts(
         where, np.where(np.logical_or.reduce(broken), "suspicious", "possible"),
         np.select(broken, [text for _, text, _ in causes], fine), np.select(broken, [why for *_, why in causes], ""),
         n_accepted=accepted, n_proposed=rows["n_proposed"], rounds=rows["rounds"], gamma=rows["gamma"], output=output,
@@ -165,7 +167,7 @@ def counts_disagree(rows: Frame) -> Frame:
 def figures_disagree(rows: Frame) -> Frame:
     """Do columns that say one thing agree: tokens a round, rate and gamma; tok/s, ms a token and speedup?"""
     of_rate = _rate_and_length(rows)
-    return first_found(of_rate[of_rate["kind"] != "possible"], _columns(rows), of_rate, _whole_drafts(rows))
+    return first_verdicts(of_rate[of_rate["kind"] != "possible"], _columns(rows), of_rate, _whole_drafts(rows))
 
 
 def _rate_and_length(rows: Frame) -> Frame:
@@ -192,7 +194,7 @@ def _rate_and_length(rows: Frame) -> Frame:
     unsaid = rows["acceptance"].notna() & rows["acceptance_of"].isna() & (meaning != "proposed") & ~far
     text = "The row states {mgl_stated:.2f} tokens a round, its acceptance and gamma allow {mgl_at_least:.2f} to "
     text += "{mgl_at_most:.2f}{reading}"
-    return found(
+    return verdicts(
         where, np.select([far, worst > BOOKKEEPING_RATIO], ["impossible", "suspicious"], "possible"), text,
         ": they count different things, the bonus token perhaps",
         mgl_stated=rows["stated_mgl"], mgl_at_most=most, mgl_at_least=least,
@@ -232,7 +234,7 @@ def _whole_drafts(rows: Frame) -> Frame:
     none = total.isna()
     text = "{rounds:.0f} rounds and {accepted:.0f} accepted tokens give {tokens:.0f} tokens at this rate"
     no = "No whole number of drafts of {gamma:.0f} gives {n_predict:.0f} tokens at an acceptance of {percent:.3f} %"
-    return found(
+    return verdicts(
         where, np.where(none & rows["exact_counts"], "suspicious", "possible"), np.where(none, no, text),
         tokens=total, rounds=rounds, accepted=total - rounds, acceptance=rows["acceptance"],
         n_predict=rows["n_predict"], gamma=rows["gamma"], percent=100 * rows["acceptance"],
@@ -260,7 +262,7 @@ def _columns(rows: Frame) -> Frame:
         "rate": "acceptance is {acceptance:.4g}, {n_accepted:.0f} of {n_proposed:.0f} is {counted:.4g}",
     }
     worst = apart.max(axis=1)
-    return found(
+    return verdicts(
         worst > BOOKKEEPING_RATIO, "suspicious",
         apart.fillna(0.0).idxmax(axis=1).map(texts) + ": they differ by a factor of {apart_by:.3f}",
         tok_s=rows["tok_s"], ms_per_token=rows["ms_per_token"], by_ms=by_ms["ms_per_token"], speedup=rows["speedup"],
@@ -291,7 +293,7 @@ def trial_not_valid(rows: Frame) -> Frame:
         ["{cannot_be}", "{failed_native_calls:.0f} native calls failed, and a call that fails decodes nothing"],
         "It is not valid: {reason}",
     )
-    return found(
+    return verdicts(
         impossible | rows["invalid_reason"].notna(), np.where(impossible, "impossible", "suspicious"), text,
         failed_native_calls=rows["failed_native_calls"].where(failed), cannot_be=rows["cannot_be"].fillna(""),
         reason=rows["invalid_reason"].fillna(""),

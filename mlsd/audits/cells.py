@@ -32,22 +32,22 @@ class CellError(ValueError):
         self.column, self.why = column, why
 
 
-def rows_of(cells: Mapping[str, str], **known: Any) -> list[AuditRow]:
+def rows_of(cells: Mapping[str, str], **fields: Any) -> list[AuditRow]:
     """The row, after the plain run that it prints beside itself. Raises: CellError."""
     baseline = {name.removeprefix("baseline_"): cell for name, cell in cells.items() if name.startswith("baseline_")}
     if "tok_s" not in baseline and "n_predict" not in baseline:
-        return [row_of(cells, **known)]
+        return [row_of(cells, **fields)]
     unknown = _OF_A_FILE if "target" in baseline else ()
     plain = {name: cells[name] for name in _OF_BOTH if name in cells and name not in unknown} | baseline
-    label = f"{known['label']}, plain" if "label" in known else ", ".join(_names(plain))
-    of_plain = known | {"label": label, "fixed_length": False}
-    return [row_of(plain, **of_plain), row_of(cells, **known, compared=True)]
+    label = f"{fields['label']}, plain" if "label" in fields else ", ".join(_names(plain))
+    of_plain = fields | {"label": label, "fixed_length": False}
+    return [row_of(plain, **of_plain), row_of(cells, **fields, compared=True)]
 
 
-def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
+def row_of(cells: Mapping[str, str], **fields: Any) -> AuditRow:
     """One row. `known` are fields of it that no cell says. Raises: CellError."""
     drafter = cells.get("drafter", NO_DRAFTER)
-    label = known.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
+    label = fields.pop("label", None) or cells.get("label") or ", ".join(_names(cells))
     if drafter == NO_DRAFTER:
         cells = {name: cell for name, cell in cells.items() if name not in _OF_DRAFTING}
     target, program, chip, prompt, quantization, of_baseline = (
@@ -64,9 +64,9 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
             cannot_be = f"{accepted} of {proposed} proposed tokens are said to be accepted"
     n_output, rounds = _count(cells, "n_output"), _figure(cells, "rounds")
     stated = {"n_predict": _count(cells, "n_predict"), "program": program or None}
-    known |= {name: value for name, value in stated.items() if value is not None}
+    fields |= {name: value for name, value in stated.items() if value is not None}
     if rounds is not None:
-        n_output = known.get("n_predict") if n_output is None else n_output
+        n_output = fields.get("n_predict") if n_output is None else n_output
     elif accepted and n_output and accepted < n_output:
         # A program may count the token that prefill made, or not.
         value = n_output - accepted
@@ -87,7 +87,7 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
         ms_per_token=_figure(cells, "ms_per_token"),
         speedup=speedup,
         acceptance=acceptance,
-        acceptance_of=next((known for known in MEANINGS if known == meaning), None),
+        acceptance_of=next((of for of in MEANINGS if of == meaning), None),
         n_accepted=accepted,
         n_proposed=proposed,
         mgl=_figure(cells, "mgl"),
@@ -103,7 +103,7 @@ def row_of(cells: Mapping[str, str], **known: Any) -> AuditRow:
         on_cpu=bool(cells.get("on_cpu")),
         failed_native_calls=_count(cells, "failed_calls") or 0,
         relative_sd=_scatter(cells, "speedup", speedup) if printed is None else _scatter(cells, "tok_s", printed),
-        **known,
+        **fields,
     )
 
 

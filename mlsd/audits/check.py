@@ -39,21 +39,21 @@ def audit(source: str, *contexts: AuditContext) -> Audit:
     if not any(context.rows for context in contexts):
         return Audit(source=source, rows=(), notes=_notes(contexts))
     rows = frame(*contexts)
-    said: dict[int, list[RuleFinding]] = {place: [] for place in rows.index}
+    said: dict[int, list[RuleFinding]] = {at: [] for at in rows.index}
     for rule in RULES:
-        for place, finding in findings(rule.__name__, rule(rows)):
-            said[place].append(finding)
+        for at, finding in findings(rule.__name__, rule(rows)):
+            said[at].append(finding)
     missing, cost = _missing(rows), _round_cost(rows)
-    judged = [place for place, is_judged in zip(rows.index, rows["judged"], strict=True) if is_judged]
+    judged = [at for at, is_judged in zip(rows.index, rows["judged"], strict=True) if is_judged]
     of = [row for context in contexts for row in context.rows]
     audits = []
-    for place, row in zip(judged, of, strict=True):
-        verdicts: list[Credibility] = [finding.verdict for finding in said[place] if not finding.ask]
+    for at, row in zip(judged, of, strict=True):
+        verdicts: list[Credibility] = [finding.verdict for finding in said[at] if not finding.ask]
         verdict: Credibility = max(verdicts, key=SEVERITY.__getitem__, default="not judged")
         identity = {name: value for name in _IDENTITY if (value := getattr(row, name)) not in (None, "")}
-        lacks, findings_of_row = missing[place] if verdict == "not judged" else (), tuple(said[place])
+        lacks, findings_of_row = missing[at] if verdict == "not judged" else (), tuple(said[at])
         audits.append(RowAudit(
-            identity=identity, verdict=verdict, findings=findings_of_row, missing=lacks, round_cost=cost[place],
+            identity=identity, verdict=verdict, findings=findings_of_row, missing=lacks, round_cost=cost[at],
         ))  # fmt: skip
     return Audit(source=source, rows=tuple(audits), notes=_notes(contexts))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from mlsd.audits.bounds import BOOKKEEPING_RATIO, IMPOSSIBLE_SDS, SUSPICIOUS_SDS
-from mlsd.audits.frame import PAIR, Frame, Series, by_names, first_found, found, scatter
+from mlsd.audits.frame import PAIR, Frame, Series, by_names, first_verdicts, scatter, verdicts
 from mlsd.audits.model_name import same_model
 from mlsd.audits.plain_speed import plain_speed
 from mlsd.methods import of_kind
@@ -36,22 +36,22 @@ def speed_ignores_acceptance(rows: Frame) -> Frame:
     A round in target passes is ``MGL / speedup``; without a baseline of its own it is in seconds, and its equals are
     of its depth alone.
     """
-    known = rows["fixed_length"] & rows["committed"].notna() & (rows["tok_s"] > 0)
-    round_ = (rows["committed"] / rows["tok_s"]).where(known) * rows["base_mean"].where(rows["base_own"], 1.0)
+    measured = rows["fixed_length"] & rows["committed"].notna() & (rows["tok_s"] > 0)
+    round_ = (rows["committed"] / rows["tok_s"]).where(measured) * rows["base_mean"].where(rows["base_own"], 1.0)
     depth = rows["n_prompt"].fillna(-1).where(~rows["base_own"], -2)
-    is_one = known & rows["comparable"] & rows["speculative"]
+    is_one = measured & rows["comparable"] & rows["speculative"]
     of = round_.where(is_one).groupby([rows["pair"], depth])
     typical, n = of.transform("median"), of.transform("count")
     ratio = np.maximum(round_ / typical, typical / round_)
     where = is_one & rows["acceptance"].notna() & (n >= 2)
     doubtful = ratio > np.maximum(SAME_WORK_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])
     text = "A round of this row took {times:.2f} times what rounds of the same work in the table take"
-    of_work = found(
+    of_work = verdicts(
         where, np.where(doubtful, "suspicious", "possible"), text, ": speed does not follow acceptance as it must",
         round=round_, typical_round=typical, acceptance=rows["acceptance"], differs_by=ratio, times=round_ / typical,
     )  # fmt: skip
     of_table = _slopes(rows, round_.where(is_one))
-    return first_found(of_work[of_work["kind"] == "suspicious"], of_table, of_work)
+    return first_verdicts(of_work[of_work["kind"] == "suspicious"], of_table, of_work)
 
 
 def _slopes(rows: Frame, round_: Series) -> Frame:
@@ -71,7 +71,7 @@ def _slopes(rows: Frame, round_: Series) -> Frame:
     why = [
         f" (standard error {e:.2f}), not the first: acceptance did not make it, or drafts are shorter" for e in error
     ]
-    return found(
+    return verdicts(
         where & rows["speculative"], np.where(doubtful, "suspicious", "possible"), text, why, slope=slope,
         standard_error=error, cases=n,
     )  # fmt: skip
@@ -84,16 +84,16 @@ def fit_slope(rows: Frame, round_: Series) -> tuple[float, float, int] | None:
     plain passes take nearly as long as most: drafting is a smaller share of a deeper round. The error counts the
     scatter of repeats, once for a case and once for the baseline that a prompt's cases share.
     """
-    own = rows[round_.notna() & rows["base_own"] & (rows["committed_low"] > 0)]
-    if own.empty:
+    usable = rows[round_.notna() & rows["base_own"] & (rows["committed_low"] > 0)]
+    if usable.empty:
         return None
     noise = float(rows["noise"].iloc[0])
-    off = (own["base_mean"] / own.groupby("pair")["base_mean"].transform("median")).map(math.log).abs()
-    own = own[off <= math.log(1.0 + ONE_DEPTH + noise)]
-    prompt = own.groupby([own["prompt"].fillna(""), own["n_prompt"].fillna(-1)]).ngroup()
+    off = (usable["base_mean"] / usable.groupby("pair")["base_mean"].transform("median")).map(math.log).abs()
+    usable = usable[off <= math.log(1.0 + ONE_DEPTH + noise)]
+    prompt = usable.groupby([usable["prompt"].fillna(""), usable["n_prompt"].fillna(-1)]).ngroup()
     logs = pd.DataFrame({
-        "work": own["pair"], "prompt": prompt, "case": own["case"], "x": np.log(own["committed"]),
-        "round": np.log(round_.loc[own.index]), "width": np.log(own["committed_high"] / own["committed_low"]),
+        "work": usable["pair"], "prompt": prompt, "case": usable["case"], "x": np.log(usable["committed"]),
+        "round": np.log(round_.loc[usable.index]), "width": np.log(usable["committed_high"] / usable["committed_low"]),
     })  # fmt: skip
     cases = logs.groupby(["work", "prompt", "case"]).agg(
         x=("x", "mean"), round=("round", "mean"), width=("width", "mean"), n=("x", "size")
@@ -130,7 +130,7 @@ def runs_of_one_setting_apart(rows: Frame) -> Frame:
     # Plain runs of other prompts are no repeats: that they lie near speaks for a row, that they do not says nothing.
     near = pace / medians_of_others(pace.where(~speculative), setting)
     faster = faster.fillna(near.where(near.between(1 / SAME_CASE_RATIO, SAME_CASE_RATIO)))
-    return found(
+    return verdicts(
         faster.notna(), np.where(doubtful, "suspicious", "possible"),
         "{what} {times_as_fast:.2f} times as fast as the others of its setting", times_as_fast=faster, what=what,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def figures_copied(rows: Frame) -> Frame:
     """
     copied, capped = _equal_rates(rows)
     times = _equal_times(rows)
-    return first_found(copied, times, capped)
+    return first_verdicts(copied, times, capped)
 
 
 def _equal_times(rows: Frame) -> Frame:
@@ -165,7 +165,7 @@ def _equal_times(rows: Frame) -> Frame:
     """
     timed = rows["tok_s"].notna() | rows["ms_per_token"].notna()
     if not (rows["n_repeats"] > 1).any():
-        return found(timed & False, "", "")
+        return verdicts(timed & False, "", "")
     many = rows["comparable"] & (rows["n_repeats"] > 1)
     spread = scatter(rows)
     quiet = (0.85 * np.sqrt(spread["squares"] / spread["freedom"].where(spread["freedom"] >= 4))).fillna(QUIETEST)
@@ -178,9 +178,9 @@ def _equal_times(rows: Frame) -> Frame:
     cases = rows.assign(alike=equal == n, by_chance=chance ** (n - 1))[many].drop_duplicates("case")
     by_group = cases.groupby("group")[["alike", "by_chance"]].sum().apply(lambda sums: chance_of_more(*sums), axis=1)
     table = rows["group"].map(by_group).fillna(1.0)
-    known = n.notna() & timed
+    asked = n.notna() & timed
     ways = pd.Series(
-        [math.comb(int(a), int(b)) if k else 1 for a, b, k in zip(n, equal, known, strict=True)], rows.index
+        [math.comb(int(a), int(b)) if k else 1 for a, b, k in zip(n, equal, asked, strict=True)], rows.index
     )
     row_chance = (ways * chance ** (equal - 1)).clip(upper=1.0)
     doubtful = (equal > 1) & ((row_chance <= COINCIDENCE) | ((equal == n) & (table <= COINCIDENCE)))
@@ -188,8 +188,8 @@ def _equal_times(rows: Frame) -> Frame:
         "{equal_repeats:.0f} of {others:.0f} other repeats print the same time; chance gives that in {percent:.2g} % "
     )
     why = [f", and as often as in this table in {100 * t:.2g} % of tables" if c > COINCIDENCE else "" for c, t in zip(row_chance, table, strict=True)]  # noqa: E501  # fmt: skip
-    return found(
-        known, np.where(doubtful, "suspicious", "possible"), text + "of cases", why,
+    return verdicts(
+        asked, np.where(doubtful, "suspicious", "possible"), text + "of cases", why,
         equal_repeats=equal - 1, others=n - 1, chance=row_chance, chance_over_the_table=table, percent=100 * row_chance,
     )  # fmt: skip
 
@@ -204,11 +204,11 @@ def _equal_rates(rows: Frame) -> tuple[Frame, Frame]:
     fine = rows["comparable"] & rows["speculative"] & (rows["gamma"] > 0) & rows["tok_s"].notna()
     fine &= rate.between(0, 1, inclusive="neither") & (width < LEAST_DIGITS * rate)
     if fine.sum() < 2:
-        return found(fine & False, "", ""), found(fine & False, "", "")
+        return verdicts(fine & False, "", ""), verdicts(fine & False, "", "")
     work = rows.groupby([*PAIR[:-1], "prompt", "n_prompt", "setting"], dropna=False).ngroup()
-    one = rows.assign(work=work, width=width, at=rows.index)[fine].drop_duplicates(["work", "gamma"])
-    one = one[["work", "group", "gamma", "acceptance", "width", "tok_s", "at", "case"]]
-    pairs = one.merge(one, on=["work", "group"], suffixes=("", "_longer"))
+    rates = rows.assign(work=work, width=width, at=rows.index)[fine].drop_duplicates(["work", "gamma"])
+    rates = rates[["work", "group", "gamma", "acceptance", "width", "tok_s", "at", "case"]]
+    pairs = rates.merge(rates, on=["work", "group"], suffixes=("", "_longer"))
     pairs = pairs[pairs["gamma"] < pairs["gamma_longer"]]
     expected = (
         (pairs[["width", "width_longer"]].max(axis=1) / RATE_SPREAD).clip(upper=1.0).groupby(pairs["group"]).sum()
@@ -225,10 +225,10 @@ def _equal_rates(rows: Frame) -> tuple[Frame, Frame]:
     text = "{percent:.4g} % is printed for other lengths of draft, which run at another speed, too: {pairs_alike:.0f} "
     text += "such pairs in the table, where chance gives {pairs_by_chance:.2g}; longer drafts accept a smaller share"
     ask = "At gamma {gamma:.0f} the rate is that of gamma {shorter:.0f} to the digit, and nearly so the speed"
-    return found(
+    return verdicts(
         is_copied & often, "suspicious", text, acceptance=rate, percent=100 * rate,
         pairs_alike=rows["group"].map(n), pairs_by_chance=rows["group"].map(expected),
-    ), found(
+    ), verdicts(
         shorter.notna() & rows["comparable"], "ask", f"{ask}: is the draft capped, or a row copied?",
         gamma=rows["gamma"], shorter=shorter,
     )  # fmt: skip
@@ -252,7 +252,7 @@ def all_or_nothing_accepted(rows: Frame) -> Frame:
     by_length = (rows["n_predict"] * gamma / (1.0 + gamma * rate)).where((gamma > 0) & (rows["n_predict"] > 0))
     enough = by_length.fillna(rows["n_proposed"]).fillna(np.inf) >= FEWEST_PROPOSED
     where = rows["speculative"] & ~expected & ~rows["lossless"] & rate.isin([0.0, 1.0]) & enough
-    return found(
+    return verdicts(
         where, "suspicious", "{percent:.2f} % of proposed tokens were accepted", acceptance=rate, percent=100 * rate
     )
 
@@ -274,7 +274,7 @@ def speedup_is_theory(rows: Frame) -> Frame:
     varied = rows["acceptance"].where(asked & fine).groupby(of).transform("nunique") >= FEWEST_BY_THEORY
     where = asked & all_equal & varied & (n >= FEWEST_BY_THEORY)
     text = "The speedup is 1 + gamma x acceptance in all {n_rows:.0f} rows: {speedup:.4g} is 1 + {gamma:.0f} x "
-    return found(
+    return verdicts(
         where, "suspicious", text + "{acceptance:.3g}",
         ": what a round commits if drafts and verification cost nothing, not a measured ratio",
         n_rows=n, speedup=rows["speedup"], gamma=rows["gamma"], acceptance=rows["acceptance"],
@@ -284,7 +284,7 @@ def speedup_is_theory(rows: Frame) -> Frame:
 def output_is_a_loop(rows: Frame) -> Frame:
     """Does the output repeat a few tokens to its end? What is accepted of that says nothing of text: ask."""
     text = "The last third of the output repeats {period:.0f} tokens: acceptance of a loop says nothing of text"
-    return found(rows["loop"].notna() & rows["speculative"], "ask", text, period=rows["loop"])
+    return verdicts(rows["loop"].notna() & rows["speculative"], "ask", text, period=rows["loop"])
 
 
 def arms_do_not_match(rows: Frame) -> Frame:
@@ -294,7 +294,7 @@ def arms_do_not_match(rows: Frame) -> Frame:
     """
     plain = rows[rows["comparable"] & ~rows["speculative"]]
     other = rows["baseline_target"].where(rows["speculative"]).fillna(_other_file(rows, plain))
-    file = found(
+    file = verdicts(
         other.notna(), "suspicious", "The speedup is over a plain run of {other}, another file than {target}",
         ": the ratio is not what speculation gained", other=other, target=rows["target"],
     )  # fmt: skip
@@ -303,7 +303,7 @@ def arms_do_not_match(rows: Frame) -> Frame:
     engines = rows["host"].map(plain.groupby("host")["engine"].min()).astype("str")  # also where none is plain
     program = "program (" + engines + " against " + rows["engine"].astype("str") + ")"
     both = np.select([no_engine & no_length, no_engine], [program + " and token count", program], "token count")
-    count = found(
+    count = verdicts(
         ratio & (no_engine | no_length), "suspicious", "No baseline of {target} has the same {both} as this row",
         differences=no_engine.astype(float) + no_length, target=rows["target"], both=both,
     )  # fmt: skip
@@ -315,11 +315,11 @@ def arms_do_not_match(rows: Frame) -> Frame:
     faster = best["tok_s"].reindex(rows.index) / rows["base_mean"]
     far = faster > np.maximum(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])
     text = "{elsewhere} decodes the same file plainly {faster_by:.2f} times as fast as {program}"
-    ask = found(
+    ask = verdicts(
         rows["speculative"] & far, "ask", f"{text}: how much of the gain is left over the faster plain run?",
         faster_by=faster, elsewhere=best["program_other"].reindex(rows.index), program=rows["program"],
     )  # fmt: skip
-    return first_found(file, count, ask)
+    return first_verdicts(file, count, ask)
 
 
 def _lacks(rows: Frame, plain: Frame, name: str) -> Series:
@@ -375,7 +375,7 @@ def plain_speed_unexpected(rows: Frame) -> Frame:
          f"{run}, plain, lies above {span}"],
         f"{run}, plain, lies within {span}",
     )  # fmt: skip
-    return found(
+    return verdicts(
         where, np.where(rows["speculative"] | slow | fast, "ask", "told"), text, plain_tok_s=speed,
         least_expected_tok_s=low, most_expected_tok_s=high, target=rows["target"], chip=rows["chip"].fillna(""),
     )  # fmt: skip

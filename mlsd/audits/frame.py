@@ -167,8 +167,8 @@ def _tokens_a_round(rows: Frame) -> None:
 # --- plain runs ---------------------------------------------------------------------------------------------------
 
 
-def _same(one: Series, other: Series) -> Series:
-    return (one == other) | (one.isna() & other.isna())
+def _same(first: Series, second: Series) -> Series:
+    return (first == second) | (first.isna() & second.isna())
 
 
 def _baselines(rows: Frame) -> None:
@@ -321,18 +321,20 @@ def _timed_draft_ms(fastest: Series, draft: str | None, chip: str | None, group:
 
 def _repeats(rows: Frame) -> None:
     """Of a case measured more than once: the lower quartile of its paces and their mean, over the row's own."""
-    own = rows[rows["comparable"] & rows["repeat"].notna()]
-    size = own.groupby("case")["case"].transform("size")
-    own = own[size > 1]
-    alike = own["committed"].notna() | (own.groupby("case")["acceptance"].transform("nunique") <= 1)
-    paces = own["pace"].where(alike).groupby(own["case"])
+    repeats = rows[rows["comparable"] & rows["repeat"].notna()]
+    size = repeats.groupby("case")["case"].transform("size")
+    repeats = repeats[size > 1]
+    alike = repeats["committed"].notna() | (repeats.groupby("case")["acceptance"].transform("nunique") <= 1)
+    paces = repeats["pace"].where(alike).groupby(repeats["case"])
     n = rows["case"].map(paces.count()).where(rows["comparable"])
     lower = rows["case"].map(paces.quantile(0.25, interpolation="lower")).where(n > 1)
     rows["typical"] = (lower / rows["pace"]).clip(upper=1.0).fillna(1.0)
     rows["mean_faster"] = (rows["case"].map(paces.mean()) / rows["pace"]).where((n > 1) & rows["base_mean"].notna())
     rows["mean_plain"] = rows["base_mean"] * rows["base_margin"]
     rows["mean_error"] = np.sqrt(1.0 / n + 1.0 / rows["base_n"])
-    rows["n_repeats"] = rows["case"].map(own.groupby("case").size()).where(rows["comparable"] & rows["repeat"].notna())
+    rows["n_repeats"] = (
+        rows["case"].map(repeats.groupby("case").size()).where(rows["comparable"] & rows["repeat"].notna())
+    )
 
 
 # --- what a rule finds, as columns, and how its figures become a sentence ------------------------------------------
@@ -349,7 +351,7 @@ class Figure(float):
         return format(float(self), spec)
 
 
-def found(where: Series, kind: Any, sentence: Any, why: Any = "", **values: Any) -> Frame:
+def verdicts(where: Series, kind: Any, sentence: Any, why: Any = "", **values: Any) -> Frame:
     """What a rule finds of the rows `where`.
 
     `kind` is possible, suspicious, impossible, ask (a question, nothing is doubted) or told (it bounds nothing); `why`
@@ -358,19 +360,19 @@ def found(where: Series, kind: Any, sentence: Any, why: Any = "", **values: Any)
     return pd.DataFrame({"kind": kind, "sentence": sentence, "why": why, **values}, index=where.index)[where]
 
 
-def first_found(*of_rules: Frame) -> Frame:
+def first_verdicts(*of_rules: Frame) -> Frame:
     """Of each row the first that was found."""
     every: Frame = pd.concat(of_rules)
     return every[~every.index.duplicated()].sort_index()
 
 
-def findings(rule: str, found_rows: Frame) -> Iterator[tuple[int, RuleFinding]]:
+def findings(rule: str, of_rows: Frame) -> Iterator[tuple[int, RuleFinding]]:
     """The finding of each row, by its place in the frame."""
-    numbers = [name for name in found_rows.columns[3:] if pd.api.types.is_numeric_dtype(found_rows[name])]
-    for place, row in zip(found_rows.index, found_rows.to_dict("records"), strict=True):
+    numbers = [name for name in of_rows.columns[3:] if pd.api.types.is_numeric_dtype(of_rows[name])]
+    for at, row in zip(of_rows.index, of_rows.to_dict("records"), strict=True):
         figures = {name: float(row[name]) for name in numbers if row[name] == row[name]}
         text = str(row["sentence"]).format(**(row | {name: Figure(value) for name, value in figures.items()}))
-        yield int(place), _finding(rule, str(row["kind"]), text, str(row["why"]), figures)
+        yield int(at), _finding(rule, str(row["kind"]), text, str(row["why"]), figures)
 
 
 def _finding(rule: str, kind: str, text: str, why: str, figures: dict[str, float]) -> RuleFinding:

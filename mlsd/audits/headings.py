@@ -114,7 +114,7 @@ SPEED = re.compile(
 )
 _GAIN = re.compile(r"gain|delta|δ|Δ|change|improvement|uplift|faster|impact")
 _RATIO = re.compile("[%x\N{MULTIPLICATION SIGN}]")
-_KNOWN = {field: re.compile(f"(?:{heads})") for field, heads in HEADINGS.items()}
+_PATTERNS = {field: re.compile(f"(?:{heads})") for field, heads in HEADINGS.items()}
 _COMPOSED = ("speedup", "acceptance", "mgl", "tok_s")  # may stand with the words of a method, a chip or a workload
 _PHRASE = {
     "tok_s": re.compile(rf"{_SPEED_UNIT}|\btok s\b|\bspeed\b|\bdecode\b"),
@@ -174,7 +174,7 @@ def _named(text: str, values: Sequence[str]) -> str | None:
     """The field that a heading names, by what stands in the column where it names several."""
     numbers = [value_of(value) for value in values]
     most = max((number or 0 for number in numbers), default=0)
-    field = next((field for field, heads in _KNOWN.items() if heads.fullmatch(text)), None)
+    field = next((field for field, heads in _PATTERNS.items() if heads.fullmatch(text)), None)
     if field == "n_predict" and any("lossless" in value for value in values):
         return "verdict"
     if field == "depth":

@@ -62,24 +62,24 @@ class ModelName(Record, frozen=True, kw_only=True):
 def read_model_name(text: str, quantization: str = "") -> ModelName:
     """Read a name; a quantization that is stated beside it counts before the one in it."""
     name = " ".join(text.lower().removesuffix(".gguf").split("/")[-1].split())
-    known = next((sizes for start, *sizes in _PUBLISHED if start in name.replace(" ", "-")), None)
-    total, active = known or _sizes(name)
+    published = next((sizes for start, *sizes in _PUBLISHED if start in name.replace(" ", "-")), None)
+    total, active = published or _sizes(name)
     return ModelName(total_b=total, active_b=active, bits=_least_bits(quantization.lower()) or _least_bits(name))
 
 
 def _sizes(name: str) -> tuple[float | None, float | None]:
-    found, stated = _TOTAL.search(name), _ACTIVE.search(name)
-    total = None if found is None else _billions(found)
-    if stated is not None:
-        return total, _billions(stated)
+    total_match, active_match = _TOTAL.search(name), _ACTIVE.search(name)
+    total = None if total_match is None else _billions(total_match)
+    if active_match is not None:
+        return total, _billions(active_match)
     if (of_experts := _ACTIVE_OF_EXPERTS.search(name)) is not None:
         return None, float(of_experts[1])
     is_dense = total is not None and total <= _LARGEST_DENSE and not _MIXTURE.search(name)
     return total, total if is_dense else None
 
 
-def _billions(found: re.Match[str]) -> float:
-    return float(found[1]) if found[1] else float(found[2]) / 1e3
+def _billions(match: re.Match[str]) -> float:
+    return float(match[1]) if match[1] else float(match[2]) / 1e3
 
 
 def _least_bits(name: str) -> float | None:
@@ -89,10 +89,10 @@ def _least_bits(name: str) -> float | None:
 
 def stored_bits(name: str) -> tuple[float, float] | None:
     """Least and most bits of a stored weight with its scales, by the quantization that the name states."""
-    found = _KIND.findall(name.lower())
-    if len(found) != 1:
+    kinds = _KIND.findall(name.lower())
+    if len(kinds) != 1:
         return None
-    larger, bits, kind = found[0]
+    larger, bits, kind = kinds[0]
     if larger:  # of which nothing says how many tensors are stored in how many bits more
         return float(bits), 16.0
     return float(bits) + _SCALES[kind][0], float(bits) + _SCALES[kind][1]
@@ -103,9 +103,9 @@ def stored_as(text: str) -> list[str]:
     return list(dict.fromkeys(text[found.start() : found.end()].strip() for found in _STORED.finditer(text.lower())))
 
 
-def same_model(one: str, other: str) -> bool:
+def same_model(name: str, other: str) -> bool:
     """Whether two names differ in nothing but how the weights are stored."""
-    return one != other and _without_bits(one) == _without_bits(other) != ""
+    return name != other and _without_bits(name) == _without_bits(other) != ""
 
 
 def _without_bits(name: str) -> str:

@@ -39,9 +39,9 @@ def _work(model: str) -> Work | None:
         model, max(name.total_b or 0.0, name.active_b), name.active_b, name.bits + _SCALES * (name.bits < 16)
     )
     text = "-".join(model.lower().split())
-    known = max((one for one in (*FULL, *SAME_SHAPE) if one in text), key=len, default=None)
-    if known is not None:
-        shape = FULL[SAME_SHAPE.get(known, known)]
+    shape_name = max((one for one in (*FULL, *SAME_SHAPE) if one in text), key=len, default=None)
+    if shape_name is not None:
+        shape = FULL[SAME_SHAPE.get(shape_name, shape_name)]
         facts = msgspec.structs.replace(
             facts, architecture=shape.architecture, n_layers=shape.n_layers, n_embd=shape.n_embd
         )

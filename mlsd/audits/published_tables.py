@@ -144,8 +144,12 @@ def draft_token_ms(study: PublishedStudy, rows: Iterable[AuditRow]) -> dict[str,
     result = {}
     for model in study.models:
         if model.draft_timed_as in fastest:
-            own, other = sizes[model.id], sizes[model.draft_timed_as]
-            result[model.id] = 1e3 / fastest[model.draft_timed_as] * (min(1.0, own / other) if own and other else 1.0)
+            draft_bytes, timed_bytes = sizes[model.id], sizes[model.draft_timed_as]
+            result[model.id] = (
+                1e3
+                / fastest[model.draft_timed_as]
+                * (min(1.0, draft_bytes / timed_bytes) if draft_bytes and timed_bytes else 1.0)
+            )
     return result
 
 

@@ -57,10 +57,10 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
     whole = text.splitlines()
     lines = [line if len(line) <= _LONGEST_LINE else "" for line in whole]
     logged, skipped = log_rows(lines)
-    found = [*_markdown(lines), *_ruled(lines), *_tabbed(lines), *logged, *_json(text), *_sql(lines)]
-    found = found or list(_delimited(lines, source))
+    pasted = [*_markdown(lines), *_ruled(lines), *_tabbed(lines), *logged, *_json(text), *_sql(lines)]
+    pasted = pasted or list(_delimited(lines, source))
     rows, unused, seen = list[PastedRow](), list[str](), list[str]()
-    for group in grouped(found, lambda row: row.group).values():
+    for group in grouped(pasted, lambda row: row.group).values():
         columns, turned = _columns(group), _transposed(group)
         if not _holds(columns, *_SPEEDS) or (turned and Heading("tok_s") not in columns.values()):
             columns = _columns(turned)
@@ -225,29 +225,29 @@ def _rows(
     filled = {head: cell for head in columns if (cell := " ".join(row.cells.get(head, "").split()))}
     variants = list(dict.fromkeys(_variant(columns[head].of) for head in filled if columns[head].field == "tok_s"))
     several = len(variants) - ("" in variants) > 1
-    words = " ".join(
+    setting = " ".join(
         f"{head}={' '.join(cell.split())}" for head, cell in row.cells.items() if _is_setting(head, columns)
     )
     quote = " | ".join(" ".join(cell.split()) for cell in row.cells.values() if cell.strip(" *_`"))
     quote = quote if len(quote) <= _QUOTED else f"{quote[: _QUOTED - 3]}..."
     for variant in variants or [""]:
-        own, heads = dict[str, str](), dict[str, str]()
+        fields, heads = dict[str, str](), dict[str, str]()
         for head, cell in filled.items():
             field, of = columns[head]
             of_another = _variant(of) not in ("", variant) and (several or field == "tok_s")
-            if field not in own and not of_another:
-                own[field] = _cell(field, head, cell, in_percent=head in percent, gain=head in gains)
+            if field not in fields and not of_another:
+                fields[field] = _cell(field, head, cell, in_percent=head in percent, gain=head in gains)
                 heads[field] = head
-        own = _named_by(variant, own)
-        tested = re.match(r"(pp|tg) ?(\d+)(?:\+tg ?\d+)?(?: @ d(\d+))?$", own.get("prompt", ""))
-        if (tested and tested[1] == "pp") or own.get("n_predict") == "0":
+        fields = _named_by(variant, fields)
+        tested = re.match(r"(pp|tg) ?(\d+)(?:\+tg ?\d+)?(?: @ d(\d+))?$", fields.get("prompt", ""))
+        if (tested and tested[1] == "pp") or fields.get("n_predict") == "0":
             continue
         if tested:
-            own |= {"n_predict": tested[2], "prompt": "llama-bench"} | ({"n_prompt": tested[3]} if tested[3] else {})
-        cells = _length(_method(_acceptance(own)), heads.get("mgl", ""))
+            fields |= {"n_predict": tested[2], "prompt": "llama-bench"} | ({"n_prompt": tested[3]} if tested[3] else {})
+        cells = _length(_method(_acceptance(fields)), heads.get("mgl", ""))
         if _on_cpu(*(cells.pop(name, "").strip().lower() for name in ("backend", "ngl", "threads"))):
             cells["on_cpu"] = "1"
-        yield msgspec.structs.replace(row, quote=quote, setting=words, cells=cells, heads=heads)
+        yield msgspec.structs.replace(row, quote=quote, setting=setting, cells=cells, heads=heads)
 
 
 def _is_setting(head: str, columns: Mapping[str, Heading]) -> bool:
@@ -355,8 +355,8 @@ def _length(cells: dict[str, str], head: str) -> dict[str, str]:
     expected = output / rounds if rounds and output else 1 + gamma * rate if gamma and rate is not None else None
     if expected is None:
         return cells | {"mgl": f"{cells['mgl']}-{value + 1:g}" if value >= 1 else f"{1 + value:g}"}
-    own = abs(value + 1 - expected) < abs(value - expected)
-    return cells | ({"mgl": f"{1 + value:.6g}"} if own else {})
+    lacks_bonus = abs(value + 1 - expected) < abs(value - expected)
+    return cells | ({"mgl": f"{1 + value:.6g}"} if lacks_bonus else {})
 
 
 def _method(cells: dict[str, str]) -> dict[str, str]:
@@ -367,11 +367,11 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
         rest.setdefault("users", "2")
     rest, method = _models_in(rest, method)
     draft = rest.get("draft", "").lower()
-    words = " ".join([method, *(cells.get(name, "") for name in ("draft", "label", "prompt"))]).lower()
-    words = re.sub(r"top[-_ ]?[kp]\s*[=: ]?\s*[\d.]+", " ", words)
+    text = " ".join([method, *(cells.get(name, "") for name in ("draft", "label", "prompt"))]).lower()
+    text = re.sub(r"top[-_ ]?[kp]\s*[=: ]?\s*[\d.]+", " ", text)
     gamma = rest.get("gamma", "")
-    if found := _GAMMA.search(gamma.lower() or words):
-        rest["gamma"] = found[1]
+    if match := _GAMMA.search(gamma.lower() or text):
+        rest["gamma"] = match[1]
     elif gamma and gamma.lower() not in ("auto", "?") and is_plain(gamma):
         rest["gamma"] = "0"
     elif gamma and (count := _N_OF_COLUMN.search(gamma.lower())):
@@ -520,10 +520,10 @@ def _of_block(block: list[tuple[int, list[str]]], title: str) -> Iterator[Pasted
         above = cells[0] or above  # a cell that stands for the rows below it, too
         row = list(zip(columns, [above, *cells[1:], *[""] * len(columns)], strict=False))
         for name in groups or [""]:
-            own = {head: cell for (head, of), cell in row if head and of in ("", name)}
+            of_row = {head: cell for (head, of), cell in row if head and of in ("", name)}
             if not name or not all(is_blank(cell) for (_, of), cell in row if of == name):
                 cells_of_group = _of_group(name, [head for head, _ in columns])
-                yield PastedRow(line=number, table=title, group=group, cells=_halved(own) | cells_of_group)
+                yield PastedRow(line=number, table=title, group=group, cells=_halved(of_row) | cells_of_group)
 
 
 def _halved(cells: dict[str, str]) -> dict[str, str]:
@@ -576,8 +576,8 @@ def _heads_speed(name: str) -> bool:
 
 def _json(text: str) -> Iterator[PastedRow]:
     """Every object with a speed in a JSON document, or in its lines, with what the objects round it say."""
-    found = itertools.chain.from_iterable(_objects(document, {}) for document in _documents(text))
-    for number, cells in enumerate(found, 1):
+    objects = itertools.chain.from_iterable(_objects(document, {}) for document in _documents(text))
+    for number, cells in enumerate(objects, 1):
         yield PastedRow(line=number, group=1, cells=cells)
 
 
@@ -631,7 +631,7 @@ _INSERT = re.compile(r"INSERT INTO \w+ \(([^)]*)\) VALUES \((.*)\);?\s*$", re.IG
 def _sql(lines: list[str]) -> Iterator[PastedRow]:
     """The rows that llama-bench -o sql inserts."""
     for number, line in enumerate(lines, 1):
-        if found := _INSERT.match(line.strip()):
-            heads = [name.strip(" `\"'") for name in found[1].split(",")]
-            cells = next(csv.reader([found[2]], quotechar="'", skipinitialspace=True))
+        if match := _INSERT.match(line.strip()):
+            heads = [name.strip(" `\"'") for name in match[1].split(",")]
+            cells = next(csv.reader([match[2]], quotechar="'", skipinitialspace=True))
             yield PastedRow(line=number, group=1, cells=dict(zip(heads, cells, strict=False)))

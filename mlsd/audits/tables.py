@@ -54,16 +54,16 @@ def table_contexts(path: Path, assumed: Assumed = NOTHING) -> list[AuditContext]
     else:
         data, name = read_given(path, TableError, "Give the path of a file."), path.name
     pasted, notes = read_pasted(data, name)
-    found, broken = list[AuditContext](), list[TableError]()
+    contexts, broken = list[AuditContext](), list[TableError]()
     for rows in grouped(pasted, lambda row: row.group).values():
         try:
-            found.append(rows_context(rows, name, assumed))
+            contexts.append(rows_context(rows, name, assumed))
         except TableError as error:
             broken.append(error)
-    if not found:
+    if not contexts:
         raise broken[0]
-    notes = [*found[-1].notes, *notes, *(error.message for error in broken)]
-    return [*found[:-1], msgspec.structs.replace(found[-1], notes=tuple(notes))]
+    notes = [*contexts[-1].notes, *notes, *(error.message for error in broken)]
+    return [*contexts[:-1], msgspec.structs.replace(contexts[-1], notes=tuple(notes))]
 
 
 def one_speed(tok_s: float, assumed: Assumed) -> AuditContext:
@@ -124,9 +124,9 @@ def _around(row: PastedRow, assumed: Assumed) -> dict[str, str]:
     """
     cells, context = row.cells, f"{row.table} ; {row.above}"
     model = model_in(row.table) or model_in(row.above) or assumed.model
-    own = chips_in(" ; ".join(cells.get(name, "") for name in ("method", "label", "prompt", "drafter")))
+    of_row = chips_in(" ; ".join(cells.get(name, "") for name in ("method", "label", "prompt", "drafter")))
     of_heading = chips_in(row.table) or chips_in(row.above)
-    chips = own or of_heading
+    chips = of_row or of_heading
     chip = chips[0] if len(chips) == 1 else None if chips else assumed.chip
     sizes = _FILE_GB.findall(context)
     size = sizes[0] if len(sizes) == 1 and "target" not in cells else None
@@ -136,20 +136,20 @@ def _around(row: PastedRow, assumed: Assumed) -> dict[str, str]:
 
 def model_in(text: str) -> str | None:
     """The model that a heading names, with the quantization that stands in it apart: ``Qwen3-8B (Q4_K_M)``."""
-    for found in _MODEL_IN_WORDS.finditer(text):
-        name = found[0].strip()
+    for match in _MODEL_IN_WORDS.finditer(text):
+        name = match[0].strip()
         if read_model_name(name).total_b is None or re.fullmatch(r"\d+(?:\.\d+)?b", name, re.IGNORECASE):
             continue
-        apart = stored_as(text[: found.start()] + " " + text[found.end() :])
+        apart = stored_as(text[: match.start()] + " " + text[match.end() :])
         return f"{name} {apart[0]}" if read_model_name(name).bits is None and len(apart) == 1 else name
     return None
 
 
-def _understood(cells: dict[str, str], row: PastedRow, lost: list[str], **known: str) -> list[AuditRow]:
+def _understood(cells: dict[str, str], row: PastedRow, lost: list[str], **fields: str) -> list[AuditRow]:
     """The row, without the cells that are no figure where it has a speed without them. Raises: CellError."""
     while True:
         try:
-            return rows_of(cells, **known)
+            return rows_of(cells, **fields)
         except CellError as error:
             if error.column in ("tok_s", "gamma", "ms_per_token") or error.column not in cells:
                 raise
@@ -203,13 +203,13 @@ def _with_knowledge(context: AuditContext, of_length: list[str]) -> AuditContext
         same = [by_figures.get(_figures(row)) for row in context.rows]
         n_same = sum(one is not None for one in same)
         if n_same >= _FEWEST_SAME and n_same >= _SAME_SHARE * len(same):
-            told = f"These rows are those of {study.citation}: models and plain runs are taken from it."
+            note = f"These rows are those of {study.citation}: models and plain runs are taken from it."
             rows = tuple(
                 mine if row is None else msgspec.structs.replace(row, table=mine.table, label=mine.label)
                 for mine, row in zip(context.rows, same, strict=True)
             )
             beside = tuple(row for row in printed.rows if not row.speculative)
-            return msgspec.structs.replace(printed, rows=rows, beside=beside, notes=(*context.notes, told))
+            return msgspec.structs.replace(printed, rows=rows, beside=beside, notes=(*context.notes, note))
         if study.machine is not None and chips == {study.machine.chip} and named <= {m.id for m in study.models}:
             taken = "model sizes, peak bandwidth and speeds that the table lacks are taken from it"
             of_length = [*of_length, f"Chip and models are those of {study.title}: {taken}."]

@@ -24,8 +24,8 @@ def database_context(store: Store, machine: str | None = None, settings: str | N
 
 
 def _context(store: Store, chosen: Chosen) -> AuditContext:
-    own = filter(chosen.keeps, store.trials(rounds=False))
-    return trials_context(own, chosen.environment, chosen.models, chosen.notes, store.impossible)
+    trials = filter(chosen.keeps, store.trials(rounds=False))
+    return trials_context(trials, chosen.environment, chosen.models, chosen.notes, store.impossible)
 
 
 def trials_context(
@@ -39,11 +39,11 @@ def trials_context(
 
     Failed trials are left out. Raises AnalysisError when there is no other.
     """
-    own = list(trials)
-    finished = [one for one in own if one.trial.status is not Status.FAILED]
+    measured = list(trials)
+    finished = [one for one in measured if one.trial.status is not Status.FAILED]
     if not finished and not broken:
         raise AnalysisError("The study contains no finished trials.", hint="Measure first: mlsd run.")
-    failed = len(own) - len(finished)
+    failed = len(measured) - len(finished)
     facts = (models or {}).values()
     impossible = (
         AuditRow(table="left out", label=f"trial {trial_id}", target="", cannot_be=found.sentence)
@@ -73,17 +73,17 @@ def refuted_in(context: AuditContext) -> dict[int, str]:
     return {int(label.removeprefix("trial ")): "it cannot be true (mlsd audit)" for label in labels}
 
 
-def trial_row(one: Measured) -> AuditRow:
+def trial_row(measured: Measured) -> AuditRow:
     """One trial as the audit reads it."""
-    case, trial, own = one.case, one.trial, one.whole
+    case, trial, sums = measured.case, measured.trial, measured.whole
     speculative, gamma, draft = case.arm == "sd", trial.gamma, case.drafter.draft
-    counted = speculative and own.rounds > 0
+    counted = speculative and sums.rounds > 0
     reason = None if trial.valid else trial.reason or "no reason recorded"
     if trial.valid and trial.failed_native_calls:  # its output was found to be right all the same
         reason = f"{trial.failed_native_calls} native calls failed"
     return AuditRow(
         table=case.suite,
-        label=f"trial {one.id}",
+        label=f"trial {measured.id}",
         target=case.target.id,
         drafter=case.drafter.name,
         draft=None if draft is None else draft.id,
@@ -94,15 +94,15 @@ def trial_row(one: Measured) -> AuditRow:
         n_predict=case.n_predict,
         repeat=trial.repeat,
         tok_s=_exact(speed(trial)),
-        acceptance=_exact(own.acceptance_rate if counted else None),
+        acceptance=_exact(sums.acceptance_rate if counted else None),
         acceptance_of="proposed",
-        mgl=_exact(own.mgl if counted else None),
-        rounds=_exact(float(own.rounds) if counted else None),
+        mgl=_exact(sums.mgl if counted else None),
+        rounds=_exact(float(sums.rounds) if counted else None),
         n_output=trial.n_tokens,
-        draft_ms=_exact(own.ms_per_round["draft"] if counted and trial.decode_ns is not None else None),
+        draft_ms=_exact(sums.ms_per_round["draft"] if counted and trial.decode_ns is not None else None),
         program=case.server or "mlsd",
         # A draft model proposes gamma tokens each round but for the tail that the output has no room for.
-        fixed_length=counted and draft is not None and gamma > 0 and own.proposed >= gamma * (own.rounds - gamma),
+        fixed_length=counted and draft is not None and gamma > 0 and sums.proposed >= gamma * (sums.rounds - gamma),
         lossless=trial.losslessness is not None and trial.losslessness.verdict in AS_PLAIN,
         loop=loop_of(trial.tokens),
         failed_native_calls=0 if trial.valid else trial.failed_native_calls,

@@ -98,7 +98,7 @@ def _decode(
     world: World, rng: random.Random, alpha: float, gamma: int, depth: float, lengths: tuple[int, ...]
 ) -> Decoded:
     """Decode time and counts of a row's answers."""
-    total, drafting, proposed, accepted, rounds, made = 0.0, 0.0, 0, 0, 0, 0
+    total, drafting, proposed, accepted, rounds, counted = 0.0, 0.0, 0, 0, 0, 0
     hot = 1.0
     for length in lengths:
         left = length - 1
@@ -117,12 +117,12 @@ def _decode(
             total += k * world.draft_ms + verify_ms + world.rollback_ms * (hits < k)
             drafting += k * world.draft_ms
             proposed, accepted, rounds, left = proposed + k, accepted + hits, rounds + 1, left - hits - 1
-        made += length - 1 - left  # a loop that does not trim counts what it made
+        counted += length - 1 - left  # a loop that does not trim counts what it made
     return Decoded(
-        ms=total * (world.n_predict - 1) / made,
+        ms=total * (world.n_predict - 1) / counted,
         rate=accepted / max(1, proposed),
-        mgl=made / rounds,
-        of_output=accepted / made,
+        mgl=counted / rounds,
+        of_output=accepted / counted,
         drafting=drafting / total,
     )
 

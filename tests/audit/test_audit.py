@@ -51,9 +51,9 @@ def test_all_eighteen_speculative_rows_of_the_study_are_impossible_by_three_rule
     five = [row for row in result.rows if row.identity["table"] == "table 5"]
     assert [row.verdict for row in five] == ["impossible"] * 18
     assert {row.verdict for row in result.rows if row.identity["table"] == "table 4"} == {"possible"}
-    found = Counter(f.rule for row in five for f in row.findings if f.verdict == "impossible")
-    assert found["round_shorter_than_its_parts"] == 18
-    assert found["more_bandwidth_than_the_chip"] >= 5 and found["speedup_above_mgl"] >= 3
+    rules = Counter(f.rule for row in five for f in row.findings if f.verdict == "impossible")
+    assert rules["round_shorter_than_its_parts"] == 18
+    assert rules["more_bandwidth_than_the_chip"] >= 5 and rules["speedup_above_mgl"] >= 3
     worst = next(row for row in five if row.identity["target"] == "dense_9b" and row.identity["gamma"] == 16)
     figures = {finding.rule: finding.figures for finding in worst.findings}
     assert figures["speedup_above_mgl"]["speedup"] == pytest.approx(2.03)
@@ -78,19 +78,19 @@ def test_each_row_of_each_published_table_has_its_verdict_for_its_reason(name: s
 
 def test_no_honest_row_on_a_mac_is_doubted_and_each_false_one_is_found_or_not_judged_for_a_stated_want() -> None:
     study = published.load("mac-2026")
-    found: dict[str, set[str]] = {table.name: set() for table in study.tables if table.known_error}
+    doubts: dict[str, set[str]] = {table.name: set() for table in study.tables if table.known_error}
     result = audit("macs", *published.contexts(study))
     for row in result.rows:
-        if (name := str(row.identity["table"])) in found:
-            found[name].add(row.verdict)
+        if (name := str(row.identity["table"])) in doubts:
+            doubts[name].add(row.verdict)
         else:
             assert row.verdict in ("possible", "not judged"), row
         assert bool(row.missing) == (row.verdict == "not judged"), row
-    assert found["mlx-swift-lm 308"] == {"impossible"}  # 534 tok/s of an 8B on 150 GB/s
+    assert doubts["mlx-swift-lm 308"] == {"impossible"}  # 534 tok/s of an 8B on 150 GB/s
     for name in ("qwen-mlx-offline", "mlx-vlm 1167", "llama.cpp 27788", "MTPLX 68, M1"):
-        assert "suspicious" in found[name], name
+        assert "suspicious" in doubts[name], name
     for name in ("omlx 1551", "mlx-serve 317", "MTPLX, head absent"):  # a speed alone tells nothing
-        assert found[name] <= {"not judged", "possible"}, name
+        assert doubts[name] <= {"not judged", "possible"}, name
     # Two lengths of draft with one rate and one speed are asked about, and not doubted.
     capped = [row for row in result.rows if any(f.ask and f.rule == "figures_copied" for f in row.findings)]
     assert [(row.identity["table"], row.identity["gamma"]) for row in capped] == [("mlxcel 1613", 7)]
@@ -199,8 +199,8 @@ def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_imposs
     rows = simulate(ordinary(3, per_row=0.0))
     fast = next(row for row in rows if row["draft_len"] != "0")
     fast |= {"tokens_per_sec": f"{9 * float(fast['tokens_per_sec']):.5f}", "eval_ms_per_token": ""}
-    (found,) = (r for r in audit_rows(rows, full_drafts=True).rows if r.identity["label"] == fast["job_id"])
-    assert found.verdict == "suspicious"
+    (doubted,) = (r for r in audit_rows(rows, full_drafts=True).rows if r.identity["label"] == fast["job_id"])
+    assert doubted.verdict == "suspicious"
 
 
 # --- corrupted copies -------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_a_single_fast_repeat_of_an_honest_case_may_be_doubted_and_is_not_imposs
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", CORRUPTED)
 def test_a_corrupted_table_is_found(kind: str, tmp_path: Path) -> None:
-    found, impossible = found_rates(kind, 10, tmp_path)
-    assert found >= 0.8
+    share, impossible = found_rates(kind, 10, tmp_path)
+    assert share >= 0.8
     assert impossible >= 0.9 or kind not in ROLLBACK
 
 
@@ -246,11 +246,11 @@ def test_rows_of_the_studys_own_file_are_judged_with_the_sizes_of_its_models() -
     context = table_context(Path(__file__).parents[1] / "analysis" / "data" / "study_runs_excerpt.csv")
     assert context.peak_gb_s == 800.0
     assert any("Full-length drafts: decided from the counts" in note for note in context.notes)
-    found = {str(row.identity["label"]): row.verdict for row in audit("runs", context).rows}
-    assert all(verdict == "impossible" for label, verdict in found.items() if label.startswith("B_"))
-    assert all(verdict == "possible" for label, verdict in found.items() if label.startswith(("A_", "F_base")))
+    verdicts = {str(row.identity["label"]): row.verdict for row in audit("runs", context).rows}
+    assert all(verdict == "impossible" for label, verdict in verdicts.items() if label.startswith("B_"))
+    assert all(verdict == "possible" for label, verdict in verdicts.items() if label.startswith(("A_", "F_base")))
     # At 100 % acceptance the row breaks no bound, but it contradicts the others and accepted everything.
-    assert found["F_sd_np32_r0"] == "suspicious"
+    assert verdicts["F_sd_np32_r0"] == "suspicious"
 
 
 # --- printed numbers --------------------------------------------------------------------------------------------
@@ -291,22 +291,22 @@ def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possibl
     tmp_path: Path,
 ) -> None:
     with Store.open(write_study(tmp_path / "s.sqlite", Study(noise=0.0)), read_only=True) as store:
-        trials = [one for session in sessions(store) for one in session.trials]
+        trials = [measured for session in sessions(store) for measured in session.trials]
     failed = {"failed_native_calls": 7, "status": Status.INVALID, "reason": "native calls failed"}
     changes = {
         2: lambda trial: {"tokens": ((7, 8, 9) * len(trial.tokens))[: len(trial.tokens)]},
         4: lambda trial: {"decode_ns": trial.decode_ns // 4},
         8: lambda trial: failed,
     }
-    ids = {gamma: next(one.case.id for one in trials if one.case.gamma == gamma) for gamma in changes}
-    for i, one in enumerate(trials):
-        if one.case.id in ids.values():
-            change = changes[one.case.gamma](one.trial)
-            trials[i] = one._replace(trial=msgspec.structs.replace(one.trial, **change))
+    ids = {gamma: next(measured.case.id for measured in trials if measured.case.gamma == gamma) for gamma in changes}
+    for i, measured in enumerate(trials):
+        if measured.case.id in ids.values():
+            change = changes[measured.case.gamma](measured.trial)
+            trials[i] = measured._replace(trial=msgspec.structs.replace(measured.trial, **change))
     rows = audit("own", trials_context(trials)).rows
-    found = {one.case.id: row for one, row in zip(trials, rows, strict=True)}
-    assert {found[ids[gamma]].verdict for gamma in (4, 8)} == {"impossible"}
-    assert [finding.rule for finding in found[ids[2]].questions] == ["output_is_a_loop"]
+    by_case = {measured.case.id: row for measured, row in zip(trials, rows, strict=True)}
+    assert {by_case[ids[gamma]].verdict for gamma in (4, 8)} == {"impossible"}
+    assert [finding.rule for finding in by_case[ids[2]].questions] == ["output_is_a_loop"]
 
 
 def repeats_of(base: AuditRow, speeds: list[float], **changes: object) -> list[AuditRow]:
@@ -336,18 +336,22 @@ DRAFTED = msgspec.structs.replace(
 def test_a_valid_trial_is_compared_with_no_invalid_one_and_with_none_of_other_options(other: dict[str, object]) -> None:
     rows = repeats_of(PLAIN_ROW, [50.0, 50.5, 49.5]) + repeats_of(DRAFTED, [60.0, 61.0, 59.0])
     fast = repeats_of(DRAFTED, [140.0, 141.0, 139.0], **{"label": "other", **other})
-    found = {str(row.identity["label"]): row.verdict for row in audit("t", AuditContext(rows=(*rows, *fast))).rows}
-    assert {verdict for label, verdict in found.items() if not label.startswith("other")} == {"possible"}
+    verdicts = {str(row.identity["label"]): row.verdict for row in audit("t", AuditContext(rows=(*rows, *fast))).rows}
+    assert {verdict for label, verdict in verdicts.items() if not label.startswith("other")} == {"possible"}
     if "failed_native_calls" in other:
-        assert {found[row.label] for row in fast} == {"impossible"}
+        assert {verdicts[row.label] for row in fast} == {"impossible"}
 
 
 def test_the_plain_runs_of_the_engine_and_of_a_server_are_no_repeats_of_each_other() -> None:
-    own = repeats_of(PLAIN_ROW, [50.0, 50.5, 49.5], program="mlsd")
+    engine_runs = repeats_of(PLAIN_ROW, [50.0, 50.5, 49.5], program="mlsd")
     server = repeats_of(PLAIN_ROW, [98.0, 97.0, 99.0], label="server", program="llama-server b1")
-    assert audit("t", AuditContext(rows=(*own, *server))).counts() == {"possible": 6, "suspicious": 0, "impossible": 0}
+    assert audit("t", AuditContext(rows=(*engine_runs, *server))).counts() == {
+        "possible": 6,
+        "suspicious": 0,
+        "impossible": 0,
+    }
     drafted = repeats_of(DRAFTED, [152.0, 153.0, 151.0], program="mlsd")  # 3.04 times its own plain run, 1.55 of others
-    context = AuditContext(rows=(*own, *server, *drafted))
+    context = AuditContext(rows=(*engine_runs, *server, *drafted))
     assert frame(context)["base_most"].iloc[6] == 50.5
 
 

@@ -68,14 +68,14 @@ def test_every_input_of_the_folder_has_its_verdict_here() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_input_as_people_write_it_has_its_verdict_and_sentence(name: str) -> None:
-    verdicts, told = CASES[name]
+    verdicts, sentence = CASES[name]
     result = audit(name, *table_contexts(FOLDER / name))
     assert "".join(row.verdict[0] for row in result.rows) == verdicts
-    assert told.lower() in sentences(result).lower()
+    assert sentence.lower() in sentences(result).lower()
 
 
 @pytest.mark.parametrize(
-    ("tok_s", "model", "chip", "verdict", "told"),
+    ("tok_s", "model", "chip", "verdict", "sentence"),
     [
         (3000, "Llama-3.1-70B Q8_0", "M1", "impossible", "GB/s of the 800 that the memory has"),
         (38, "Qwen3.6-27B Q4_K_M", "M3 Max", "possible", "is this run plain, and which file ran?"),
@@ -85,11 +85,11 @@ def test_an_input_as_people_write_it_has_its_verdict_and_sentence(name: str) -> 
     ],
 )
 def test_one_speed_is_bounded_by_the_widest_memory_of_its_chips_family_or_not_judged(
-    tok_s: float, model: str, chip: str, verdict: str, told: str
+    tok_s: float, model: str, chip: str, verdict: str, sentence: str
 ) -> None:
     result = audit("one", one_speed(tok_s, Assumed(model=model, chip=chip)))
     assert result.rows[0].verdict == verdict
-    assert told in sentences(result)
+    assert sentence in sentences(result)
 
 
 def test_a_round_costs_its_tokens_over_its_speedup_in_plain_steps(tmp_path: Path) -> None:
@@ -100,19 +100,19 @@ def test_a_round_costs_its_tokens_over_its_speedup_in_plain_steps(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         ("It ran at 31.2 tok/s here, and at 28 t/s there.\n", "line 1: It ran at 31.2 tok/s"),
         ("| a | b |\n|--|--|\n| 1 | 2 |\n", "columns seen: line 3: a, b"),
         ("Nothing to see.\n", "it holds no table, and no log that is known"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_what_was_seen(tmp_path: Path, text: str, told: str) -> None:
+def test_what_cannot_be_read_is_refused_with_what_was_seen(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "t.md"
     path.write_text(text)
     with pytest.raises(TableError) as refused:
         table_contexts(path)
-    assert told in refused.value.message
+    assert sentence in refused.value.message
 
 
 # A line or more of a log, and the cells of its rows that it must give.

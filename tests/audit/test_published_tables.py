@@ -26,12 +26,12 @@ def test_an_unknown_study_or_table_is_refused_with_the_names_there_are() -> None
 
 def test_small_model_tables_hold_every_cell_of_the_study() -> None:
     context = published.context(published.load("small-models"))
-    one = [row for row in context.rows if row.table == "table 1"]
+    of_table_1 = [row for row in context.rows if row.table == "table 1"]
     four = [row for row in context.rows if row.table == "table 4"]
-    assert len(one) == 7 * 4 - 1  # the smallest family has no draft model
-    assert len(four) == 6 * len(one)
-    assert {row.drafter for row in four} == {row.drafter for row in one}
-    assert all(row.speedup and row.mgl for row in one + four)
+    assert len(of_table_1) == 7 * 4 - 1  # the smallest family has no draft model
+    assert len(four) == 6 * len(of_table_1)
+    assert {row.drafter for row in four} == {row.drafter for row in of_table_1}
+    assert all(row.speedup and row.mgl for row in of_table_1 + four)
 
 
 def test_printed_means_over_tasks_agree_with_the_means_of_the_task_table() -> None:

@@ -47,8 +47,8 @@ def test_a_table_of_failed_decodes_is_refuted_whether_or_not_it_says_that_two_pr
     heads = [*cells[1][0], "ran"]
     lines = [",".join(row.get(head, "") for head in heads) for row in rows]
     text = "\n".join([",".join(heads).replace("ran", program), *lines])
-    found = Counter(row.verdict for row in judged(tmp_path, text).rows if row.identity["drafter"] != "none")
-    assert found["impossible"] >= 28 and found.total() == 30
+    counts = Counter(row.verdict for row in judged(tmp_path, text).rows if row.identity["drafter"] != "none")
+    assert counts["impossible"] >= 28 and counts.total() == 30
 
 
 TABLE_5 = """Target\tDraft\tγ\ttok/s\tSpeedup\tα (%)
@@ -79,8 +79,8 @@ def test_a_page_of_a_paper_is_read_with_its_captions_two_levels_of_heads_and_cel
     rows = judged(tmp_path, page).rows
     assert Counter(row.identity["table"] for row in rows) == {"Table 5": 5, "Table 9": 3}
     tasks = [row for row in rows if row.identity["table"] == "Table 9"]
-    told = [(row.identity["target"], row.identity["drafter"], row.identity["prompt"], row.verdict) for row in tasks]
-    assert told == [
+    printed = [(row.identity["target"], row.identity["drafter"], row.identity["prompt"], row.verdict) for row in tasks]
+    assert printed == [
         ("Qwen2.5-1.5B", "pld", "Translation", "possible"),
         ("Qwen2.5-1.5B", "eagle-2", "Translation", "impossible"),
         ("Vicuna-7B", "eagle-2", "Translation", "possible"),
@@ -240,12 +240,14 @@ CASES: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "verdicts", "told"), CASES)
-def test_each_row_of_a_table_has_its_verdict_and_reason(tmp_path: Path, text: str, verdicts: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "verdicts", "sentence"), CASES)
+def test_each_row_of_a_table_has_its_verdict_and_reason(
+    tmp_path: Path, text: str, verdicts: str, sentence: str
+) -> None:
     result = judged(tmp_path, text)
     assert "".join(row.verdict[0] for row in result.rows) == verdicts
     last = result.rows[-1]
-    assert told in "\n".join([*result.notes, *last.missing, *(found.sentence for found in last.findings)])
+    assert sentence in "\n".join([*result.notes, *last.missing, *(found.sentence for found in last.findings)])
 
 
 def test_a_given_peak_bounds_any_model_whose_size_is_stated_or_says_that_it_cannot(tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ def _shown_options(command: F) -> F:
 
     @functools.wraps(command)
     def with_output(*arguments: Any, show_all: bool, strict: bool, as_json: bool, **options: Any) -> None:
-        found: Audit = command(*arguments, **options)
+        result: Audit = command(*arguments, **options)
         if as_json:
-            _print_json(found)
+            _print_json(result)
         else:
-            _print(found, show_all)
-        if strict and found.counts()["impossible"]:
+            _print(result, show_all)
+        if strict and result.counts()["impossible"]:
             raise click.exceptions.Exit(1)
 
     wrapped = click.option("--strict", is_flag=True, help="Exit with 1 if a row is impossible.")(with_output)
@@ -143,11 +143,11 @@ def audit_speed(tok_s: float, model: str, chip: str | None, peak_gb_s: float | N
     from mlsd.audits.check import audit as run_audit
     from mlsd.audits.tables import Assumed, one_speed
 
-    found = run_audit("one speed", one_speed(tok_s, Assumed(model=model, chip=chip, peak_gb_s=peak_gb_s)))
+    result = run_audit("one speed", one_speed(tok_s, Assumed(model=model, chip=chip, peak_gb_s=peak_gb_s)))
     if as_json:
-        _print_json(found)
+        _print_json(result)
     else:
-        _print(found, show_all=True, every_finding=True)
+        _print(result, show_all=True, every_finding=True)
 
 
 def _print_json(result: Audit) -> None:
