@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from mlsd.planning.options import option
 from mlsd.records import EngineOptions
 
 if TYPE_CHECKING:
+    from mlsd.trials.decisions import Effect
     from mlsd.trials.results import ArmResult
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -50,15 +52,23 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
     ignoring = [*pair, "--gamma", "4,8,16", "--rollback", "unchecked", *fixed]
     checking = [*pair, "--gamma", "4", "--n-predict", "16", *fixed[2:]]
     steps: list[tuple[str, list[str], Callable[[Sequence[ArmResult]], str]]] = [
-        (f"{target} is asked to repeat a passage of its prompt, and prompt lookup copies from there:", copying, win),
-        (f"The same model answers, and {draft}, about as large, drafts for it:", drafting, loss),
+        (
+            f"{target} is asked to repeat a passage of its prompt, and prompt lookup copies from there:",
+            copying,
+            partial(ending, expected="faster", name="WIN"),
+        ),
+        (
+            f"The same model answers, and {draft}, about as large, drafts for it:",
+            drafting,
+            partial(ending, expected="slower", name="LOSS"),
+        ),
         (
             "A hybrid mixture of 0.5 billion random weights, made now, with a random draft, right only by chance, as "
             "the study ran its models: failed rollbacks are ignored:",
             ignoring,
             invalid,
         ),
-        ("The same pair, its rollbacks checked:", checking, honest),
+        ("The same pair, its rollbacks checked:", checking, ending),
     ]
     endings = []
     for title, arguments, explain in steps:
@@ -95,58 +105,22 @@ def _run(ctx: click.Context, title: str, command: list[str]) -> Any:
     return result
 
 
-def win(arms: Sequence[ArmResult]) -> str:
-    """The first ending in a sentence, whether it came or not: the best gamma, beside the control's best."""
-    pld, oracle = (_fastest(arms, name) for name in ("pld", "oracle"))
-    bound = _bound(pld, oracle)
-    if pld.standing is None:
-        return f"NO USABLE MEASUREMENT: {pld.decision}; {bound}."
-    if pld.effect == "faster":
-        return f"THE HONEST WIN: copying, prompt lookup {pld.standing.finding} and writes the same text; {bound}."
-    name = "NOT DECIDED YET" if pld.is_open else "NO WIN on this machine"
-    return f"{name}: copying, prompt lookup {pld.standing.finding}; {bound}."
-
-
-def _fastest(arms: Sequence[ArmResult], method: str) -> ArmResult:
-    own = [arm for arm in arms if arm.case.drafter.name == method]
-    return max(own, key=lambda arm: (arm.standing is not None, _speedup(arm)))
-
-
-def _bound(pld: ArmResult, oracle: ArmResult) -> str:
-    """What the control says of it: intervals are compared, for two measurements of the same differ by noise."""
-    if oracle.standing is None or oracle.ratio is None:
-        return f"the control failed ({oracle.decision}), so there is no bound to compare with"
+def ending(arms: Sequence[ArmResult], expected: Effect | None = None, name: str = "") -> str:
+    """How a step ended, as `expected` or not, beside the control: drafts that are always right and free."""
     from mlsd.trials.decisions import times
 
-    limit = f"drafts that are always right and free were measured at {times(oracle.ratio)}"
-    if pld.standing is None or pld.ratio is None:
-        return limit
-    ahead = pld.ratio.value > oracle.ratio.value
-    if pld.ratio.low is None or pld.ratio.high is None or oracle.ratio.low is None or oracle.ratio.high is None:
-        return f"{limit}: less, which can only be noise, so the bound is not known" if ahead else limit
-    if pld.ratio.low > oracle.ratio.high:
-        return f"the control failed: {limit}, which nothing can exceed"
-    if pld.ratio.high > oracle.ratio.low:
-        return f"{limit}: the two cannot be told apart, so there is little more to gain here"
-    return f"{limit}: that is the most there is here"
-
-
-def loss(arms: Sequence[ArmResult]) -> str:
-    """The second ending in a sentence."""
-    draft = next(arm for arm in arms if not arm.is_plain)
-    if draft.standing is None:
-        return f"NO USABLE MEASUREMENT: {draft.decision}."
-    share = "-" if draft.acceptance_rate is None else f"{100 * draft.acceptance_rate:.0f} %"
-    right = f"{share} of the drafted tokens are right, the text is the same"
-    if draft.effect == "slower":
-        costs = "drafting costs more time than right drafts save"
-        return f"THE HONEST LOSS: {right}, and yet it {draft.standing.finding}: {costs}."
-    name = "NOT DECIDED YET" if draft.effect == "not decided yet" else "NO LOSS here"
-    return f"{name}: {right}; with a draft about as large as its target it {draft.standing.finding}."
+    arm, *others = sorted((a for a in arms if not a.is_plain), key=lambda a: (a.control, -_speedup(a)))
+    if arm.standing is None:
+        return f"NO USABLE MEASUREMENT: {arm.decision}."
+    title = {expected: f"THE HONEST {name}", "not decided yet": "NOT DECIDED YET"}.get(arm.effect, f"NO {name} HERE")
+    text = f"but {arm.why_not}" if arm.n_invalid else "and the text is the same"
+    bound = next((times(other.ratio) for other in others if other.control and other.ratio), "")
+    control = bound and f"; drafts that are always right and free were measured at {bound}"
+    return f"{title if name else 'IN TRUTH'}: {arm.setting} {arm.standing.finding}, {text}{control}."
 
 
 def invalid(arms: Sequence[ArmResult]) -> str:
-    """The third ending in a sentence."""
+    """What the loop that ignores failures claims, and why none of it counts."""
     drafted = [arm for arm in arms if not arm.is_plain]
     ratios = [_speedup(arm) for arm in drafted]
     claims = ", ".join(f"{ratio:.2f}x at gamma {arm.case.gamma}" for ratio, arm in zip(ratios, drafted, strict=True))
@@ -174,14 +148,6 @@ def _rounds(database: Path) -> str:
         f"Its passes of the target, round by round, in ms: {shown} ... One that works takes {slowest_ms:.0f}; the "
         "others failed at once, and the answer of the last one was read again as if it were new."
     )
-
-
-def honest(arms: Sequence[ArmResult]) -> str:
-    """The fourth ending in a sentence: what the third one is in truth."""
-    draft = next(arm for arm in arms if not arm.is_plain)
-    if draft.standing is None:
-        return f"IN TRUTH nothing is known of the same pair: {draft.decision}."
-    return f"IN TRUTH the same pair {draft.standing.finding}{f', but {draft.why_not}' if draft.n_invalid else ''}."
 
 
 def _speedup(arm: ArmResult) -> float:
