@@ -124,7 +124,7 @@ class Servers(Bench):
     def __init__(self, folder: Path, number: int) -> None:
         self._stack = ExitStack()
         ends = [self._stack.enter_context(FakeServer("openai", token_s=0.01)) for _ in range(2)]
-        self.arguments = ("server", ends[0].url, "--against", ends[1].url, "--n-threads", "1")
+        self.arguments = ("server", ends[0].url, "--against", ends[1].url)
         super().__init__(folder, number)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
 
 
 def answer_objects(
-    found: Sequence[Answer],
+    answers: Sequence[Answer],
     models: Iterable[LocalModel],
     question: Invocation,
     stages: Iterable[StageTime] = (),
@@ -55,29 +55,30 @@ def answer_objects(
     """
     named, took = {model.ref.id: model for model in models}, tuple(stages)
     if not database:
-        return [answer_object(one, _flags(one, named), next_step(one, question, took)) for one in found]
+        return [answer_object(one, _flags(one, named), next_step(one, question, took)) for one in answers]
     from mlsd.analysis.results.widths import certificates, of_arm
     from mlsd.store.store import Store
 
     with Store.open(Path(database), create=False, read_only=True) as store:
         shown = certificates(store)
     return [
-        answer_object(one, _flags(one, named), next_step(one, question, took), of_arm(one.best, shown)) for one in found
+        answer_object(one, _flags(one, named), next_step(one, question, took), of_arm(one.best, shown))
+        for one in answers
     ]
 
 
-def say_answers(found: Sequence[AnswerObject], stages: Iterable[StageTime] = ()) -> None:
+def say_answers(answers: Sequence[AnswerObject], stages: Iterable[StageTime] = ()) -> None:
     """Print each answer, what to set where the answer is on or off, and where the time went."""
-    for one in found:
-        say(f"Answer for {one.prompt}: {one.words}.")
-        if one.widths:
-            say(f"Of {one.target}, {one.widths}.")
-        if one.next is not None:
-            time = "" if one.next_s is None else f" (about {format_duration(one.next_s)})"
-            say(f"What decides it{time}: {one.next}")
-        elif one.use not in DECIDED:
+    for answer in answers:
+        say(f"Answer for {answer.prompt}: {answer.words}.")
+        if answer.widths:
+            say(f"Of {answer.target}, {answer.widths}.")
+        if answer.next is not None:
+            time = "" if answer.next_s is None else f" (about {format_duration(answer.next_s)})"
+            say(f"What decides it{time}: {answer.next}")
+        elif answer.use not in DECIDED:
             say("Measuring again would give the same. Mend what is named, or measure another text or setting.")
-        for line in one.flags:
+        for line in answer.flags:
             say(line)
     say_stages(stages)
 
@@ -88,33 +89,33 @@ def say_stages(stages: Iterable[StageTime]) -> None:
         note(f"Time of the measuring process: {line}.")
 
 
-def _flags(found: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
+def _flags(answer: Answer, models: Mapping[str, LocalModel]) -> tuple[str, ...]:
     from mlsd.servers.flags import flags_of
 
-    ref = None if found.best is None else found.best.case.drafter.draft
+    ref = None if answer.best is None else answer.best.case.drafter.draft
     draft = None if ref is None else models.get(ref.id)
-    target = models.get(found.target)
-    return flags_of(found, None if draft is None else str(draft.path), None if target is None else target.path)
+    target = models.get(answer.target)
+    return flags_of(answer, None if draft is None else str(draft.path), None if target is None else target.path)
 
 
-def next_step(found: Answer, question: Invocation, stages: Sequence[StageTime] = ()) -> NextStep | None:
+def next_step(answer: Answer, question: Invocation, stages: Sequence[StageTime] = ()) -> NextStep | None:
     """What decides all that is open; where nothing can be judged, what tries the look-ups. None: a repeat cannot help.
 
     The budget holds the preparation, as long as it took before (`stages`), and blocks enough.
     """
-    if found.use in DECIDED:
+    if answer.use in DECIDED:
         return None
-    if not (arms := found.to_repeat):
-        first, tried = next(iter(found.arms), None), {one.case.drafter.name for one in found.arms}
-        untried = found.use == "no usable measurement" and not tried >= set(tried_unasked())
+    if not (arms := answer.to_repeat):
+        first, tried = next(iter(answer.arms), None), {one.case.drafter.name for one in answer.arms}
+        untried = answer.use == "no usable measurement" and not tried >= set(tried_unasked())
         return NextStep(command=question.others(first)) if untried and first is not None else None
-    n_blocks = _FIRST_BLOCKS if found.more_blocks is None else found.more_blocks + 1
+    n_blocks = _FIRST_BLOCKS if answer.more_blocks is None else answer.more_blocks + 1
     prepared_ns, decoded_ns = wall_ns(stages, PREPARATION), wall_ns(stages, (MEASURING,))
     beside = (wall_ns(stages) - prepared_ns) / decoded_ns if decoded_ns else 1.0  # prompts, judging, rests
-    seconds = prepared_ns / NS_PER_S + n_blocks * (found.block_s or 0.0) * beside
+    seconds = prepared_ns / NS_PER_S + n_blocks * (answer.block_s or 0.0) * beside
     budget = max(_LEAST_S, math.ceil(_SAFE * seconds / 10) * 10)
     command = question.bench(arms, "--until", "decided", "--budget-s", str(budget))
-    return NextStep(command=command, seconds=seconds if found.block_s else None)
+    return NextStep(command=command, seconds=seconds if answer.block_s else None)
 
 
 # --- as objects of --json -----------------------------------------------------------------------------------------
@@ -141,18 +142,18 @@ class AnswerObject(Record, frozen=True, kw_only=True):
 
 
 def answer_object(
-    found: Answer, flags: tuple[str, ...] = (), step: NextStep | None = None, widths: str = ""
+    answer: Answer, flags: tuple[str, ...] = (), step: NextStep | None = None, widths: str = ""
 ) -> AnswerObject:
     """The answer as it is printed."""
-    ratio = found.ratio
+    ratio = answer.ratio
     return AnswerObject(
-        **{name: getattr(found, name) for name in ("target", "source", "n_predict", "use", "words")},
-        prompt=found.text,
-        setting=None if found.best is None else found.best.setting,
+        **{name: getattr(answer, name) for name in ("target", "source", "n_predict", "use", "words")},
+        prompt=answer.text,
+        setting=None if answer.best is None else answer.best.setting,
         speedup=None if ratio is None else ratio.value,
         ci_low=None if ratio is None else ratio.low,
         ci_high=None if ratio is None else ratio.high,
-        reason=found.reason or None,
+        reason=answer.reason or None,
         next=None if step is None else step.command,
         next_s=None if step is None else step.seconds,
         flags=flags,
@@ -164,14 +165,14 @@ def trial_object(row: Measured) -> dict[str, Any]:
     """A trial: counts and total times, then each round."""
     trial, whole, method = row.trial, row.whole, row.case.drafter
     verdict = trial.losslessness
-    place = ("arm", "gamma", "block", "repeat", "status", "reason")
+    fields = ("arm", "gamma", "block", "repeat", "status", "reason")
     times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
     return {
         "prompt": row.case.prompt.key,
         "drafter": method.name,
         "draft": method.draft.id if method.draft else None,
         "options": method.options,
-        **{name: getattr(trial, name) for name in place},
+        **{name: getattr(trial, name) for name in fields},
         "decode_tok_s": speed(trial),
         "acceptance_rate": whole.acceptance_rate,
         "mgl": whole.mgl,

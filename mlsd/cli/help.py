@@ -103,7 +103,7 @@ def complete(command: click.Command, path: str) -> click.Command:
         return command  # it was completed before
     command.format_options = partial(_write_options, command)  # type: ignore[method-assign]
     command.format_epilog = partial(write_examples, path)  # type: ignore[method-assign]
-    for names, callback, words in (
+    for names, callback, meaning in (
         (("-q", "--quiet"), output.choose_verbosity, "Print the result and nothing else."),
         (("-v", "--verbose"), output.choose_verbosity, "Print more; on an error, the traceback."),
         (("--wide",), output.choose_columns, "Show every column of a table, however narrow the terminal."),
@@ -111,7 +111,7 @@ def complete(command: click.Command, path: str) -> click.Command:
     ):
         eager = callback is _print_all
         settings: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": callback, "is_eager": eager}
-        command.params.append(click.Option(names, help=words, **settings))
+        command.params.append(click.Option(names, help=meaning, **settings))
     return command
 
 
@@ -141,9 +141,9 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
 
 def _grouped(options: list[click.Option]) -> Iterator[tuple[str, list[click.Option]]]:
     """Options by section, each section in the order of the table above, and what it does not hold as declared."""
-    known = {name: title for title, names in _SECTIONS.items() for name in names}
-    measures = any(known.get(option.name or "") == "How long" for option in options)
-    yield _WHAT if measures else _OTHERS, [option for option in options if option.name not in known]
+    titles = {name: title for title, names in _SECTIONS.items() for name in names}
+    measures = any(titles.get(option.name or "") == "How long" for option in options)
+    yield _WHAT if measures else _OTHERS, [option for option in options if option.name not in titles]
     for title, names in _SECTIONS.items():
         yield title, sorted((one for one in options if one.name in names), key=lambda one: names.index(one.name or ""))
 

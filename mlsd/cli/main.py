@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -82,7 +82,6 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command; an error becomes one clear message and its exit code."""
     output.verbosity.set("normal")
     output.every_column.set(False)
-    output.something_stored.clear()
     logging.getLogger("mlsd").handlers, logging.getLogger("mlsd").level = [_Notes()], logging.INFO
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -99,13 +98,13 @@ def main(argv: list[str] | None = None) -> None:
                 _print_error(error, error.format_message(), "", error.exit_code)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            output.complain(_interrupted(argv))
+            output.complain(_KEPT)
             sys.exit(interrupted())
         except (MlsdError, OSError, UnicodeEncodeError) as error:
-            _fail(error, *_words(error), as_json=as_json)
+            _fail(error, *_explain(error), as_json=as_json)
     if isinstance(code, int) and code:  # what `ctx.exit` asked for
         if code == _INTERRUPTED:
-            output.complain(_interrupted(argv))
+            output.complain(_KEPT)
             code = interrupted()
         sys.exit(code)
 
@@ -118,25 +117,7 @@ class _Notes(logging.Handler):
 
 
 _INTERRUPTED = 128 + signal.SIGINT
-_TRIALS = "the trials that ended are kept"
-_STORED = {  # once something was stored
-    "run": f"{_TRIALS}, and the same command continues where it stopped.",
-    **dict.fromkeys(("bench", "server"), f"{_TRIALS}; the same command measures further blocks."),
-    "compare": f"{_TRIALS}; the same command starts another session.",
-    "demo": "its trials so far are kept until the next `mlsd demo`, which starts over.",
-    "advise": "the trials that --measure ended are kept, and the same command uses them.",
-    "calibrate": "the repeats that ended are stored; the same command adds to them.",
-}
-_ALWAYS_STORED = {  # what they store is stored by others, or by parts
-    "models": "whole files are kept, and the same command continues; no other file was changed.",
-    "lab": "trials are kept where `mlsd run --lab` was started; the same command continues.",
-}
-
-
-def _interrupted(argv: Sequence[str] | None) -> str:
-    name = next((word for word in (sys.argv[1:] if argv is None else argv) if word in COMMANDS), "")
-    stays = _ALWAYS_STORED.get(name) or (_STORED.get(name) if output.something_stored.is_set() else None)
-    return f"Interrupted: {stays or 'nothing was stored by this call; the same command starts again.'}"
+_KEPT = "Interrupted: what had ended is kept; the same command can be given again."
 
 
 @contextmanager
@@ -158,7 +139,7 @@ def _stop_signals() -> Iterator[Callable[[], int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _words(error: MlsdError | OSError | UnicodeEncodeError) -> tuple[str, str]:
+def _explain(error: MlsdError | OSError | UnicodeEncodeError) -> tuple[str, str]:
     """What went wrong, and what to do; of files and names what no part of the library explains better."""
     if isinstance(error, MlsdError):
         return error.message, error.hint

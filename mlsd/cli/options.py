@@ -109,8 +109,8 @@ def _offer(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click
     """What the Tab key offers: those of `names` that begin with the word; files where none does."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-        found = [CompletionItem(name) for name in names() if name.startswith(word)]
-        return found or [CompletionItem(word, type="file")]
+        offers = [CompletionItem(name) for name in names() if name.startswith(word)]
+        return offers or [CompletionItem(word, type="file")]
 
     return complete
 
@@ -135,21 +135,21 @@ _FORMS = {"file": _FILE, "goal": UNTIL}
 _ON_OFF = click.Choice(("on", "off"))
 
 
-def click_type(one: Declared) -> dict[str, Any]:
+def click_type(declaration: Declared) -> dict[str, Any]:
     """How Click reads an option, by the type that it is declared with."""
-    option, kind = one.option, one.kind
-    numbers = [part for part in get_args(one.several) or (one.several,) if part is int]
+    option, kind = declaration.option, declaration.kind
+    numbers = [part for part in get_args(declaration.several) or (declaration.several,) if part is int]
     if option.form:
         return {"type": _FORMS[option.form]}
     if numbers:
-        return {"type": integers("" if one.several is int else ADAPTIVE)}
+        return {"type": integers("" if declaration.several is int else ADAPTIVE)}
     if get_origin(kind) is Mapping:
         return {"type": Parsed("text", _role), "multiple": True, "callback": lambda ctx, parameter, pairs: dict(pairs)}
-    if one.several is not None:
-        none = one.default is None  # what was not given stays None
+    if declaration.several is not None:
+        none = declaration.default is None  # what was not given stays None
         return {
             "multiple": True,
-            "default": one.default or (),
+            "default": declaration.default or (),
             "callback": (lambda c, p, v: v or None) if none else None,
         }
     if get_origin(kind) is Literal:
@@ -165,17 +165,22 @@ def click_type(one: Declared) -> dict[str, Any]:
     return {"type": Real(low, option.most, option.above is not None)} if kind is float else {}
 
 
-def option_of(one: Declared, **changes: Any) -> Callable[[F], F]:
+def option_of(declaration: Declared, **changes: Any) -> Callable[[F], F]:
     """A declared option as Click has it."""
-    default = one.default
-    settings = {"default": default, **click_type(one), "help": one.option.meaning, "metavar": one.option.metavar}
-    if default not in (None, (), "", False) and "[default" not in one.option.meaning:
+    default = declaration.default
+    settings = {
+        "default": default,
+        **click_type(declaration),
+        "help": declaration.option.meaning,
+        "metavar": declaration.option.metavar,
+    }
+    if default not in (None, (), "", False) and "[default" not in declaration.option.meaning:
         if isinstance(default, tuple):
-            settings["help"] = f"{one.option.meaning.rstrip('.')} [default: {','.join(map(str, default))}]."
+            settings["help"] = f"{declaration.option.meaning.rstrip('.')} [default: {','.join(map(str, default))}]."
         else:
             settings["show_default"] = True
-    settings["shell_complete"] = _OFFERS.get(one.option.offer)
-    return click.option(one.flag, one.name, **{**settings, **changes})
+    settings["shell_complete"] = _OFFERS.get(declaration.option.offer)
+    return click.option(declaration.flag, declaration.name, **{**settings, **changes})
 
 
 def options_of(kind: Any, *only: str, **defaults: Any) -> Callable[[F], F]:
@@ -183,18 +188,20 @@ def options_of(kind: Any, *only: str, **defaults: Any) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         options = [
-            one if one.name not in defaults else one.with_default(defaults[one.name])
-            for one in declared(kind)
-            if not only or one.name in only
+            declaration if declaration.name not in defaults else declaration.with_default(defaults[declaration.name])
+            for declaration in declared(kind)
+            if not only or declaration.name in only
         ]
 
         @functools.wraps(command)
         def with_records(*arguments: Any, **given: Any) -> Any:
+            ctx = click.get_current_context()
+            refuse(ctx, ("repeats",), ctx.params.get("until") is not None, "a session without --until")
             return command(*arguments, **_nested(kind, options, given))
 
         wrapped: F = with_records  # type: ignore[assignment]
-        for one in reversed(options):
-            wrapped = option_of(one)(wrapped)
+        for declaration in reversed(options):
+            wrapped = option_of(declaration)(wrapped)
         return wrapped
 
     return decorate
@@ -203,9 +210,9 @@ def options_of(kind: Any, *only: str, **defaults: Any) -> Callable[[F], F]:
 def _nested(kind: Any, options: Sequence[Declared], given: dict[str, Any]) -> dict[str, Any]:
     """What was given, with `engine` and `sampling` made of their parts; a seed is of both."""
     parts: dict[str, dict[str, Any]] = {}
-    for one in options:
-        if one.owner:
-            parts.setdefault(one.owner, {})[one.name] = given.pop(one.name)
+    for declaration in options:
+        if declaration.owner:
+            parts.setdefault(declaration.owner, {})[declaration.name] = given.pop(declaration.name)
     if "sampling" in parts and "seed" in given:
         parts["sampling"]["seed"] = given["seed"]
     if (n_threads := parts.get("engine", {}).get("n_threads")) is not None:
@@ -231,8 +238,8 @@ class _Option:
 
     def __call__(self, help: str = "", *, dest: str = "", **changes: Any) -> Callable[[F], F]:
         flags = [name for name in self._names if name.startswith("-")]
-        own = {"help": help} if help else {}
-        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **own, **changes})
+        words_given = {"help": help} if help else {}
+        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **words_given, **changes})
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -291,31 +298,31 @@ engine_options: Callable[[F], F] = options_of(_Engine)  # of the native contexts
 
 def same_command(ctx: click.Context, without: Container[str] = (), **changes: Any) -> str:
     """The command that runs, as it was typed: all that it was asked, some parameters left out or changed."""
-    words, last = ctx.command_path.split(), []
+    parts, last = ctx.command_path.split(), []
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name in without or not (was_given(ctx, name) or name in changes):
             continue
         value: Any = changes.get(name, ctx.params.get(name))
         if isinstance(parameter, click.Argument):
-            last += [str(one) for one in (value if parameter.nargs != 1 else (value,))]
+            last += [str(item) for item in (value if parameter.nargs != 1 else (value,))]
         elif isinstance(parameter, click.Option) and parameter.is_flag:
-            words += [parameter.opts[-1]] if value else []
+            parts += [parameter.opts[-1]] if value else []
         else:
-            for one in value if parameter.multiple else (value,):
-                words += [max(parameter.opts, key=len), _typed(parameter.type, one)]
-    return shlex.join([*words, *last])
+            for item in value if parameter.multiple else (value,):
+                parts += [max(parameter.opts, key=len), _typed(parameter.type, item)]
+    return shlex.join([*parts, *last])
 
 
 def given_options(ctx: click.Context, names: Container[str]) -> dict[str, tuple[str, ...]]:
     """Those of these parameters that somebody typed or named in the environment, as options of the command."""
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = (p for p in ctx.command.params if p.name in names and ctx.get_parameter_source(p.name) in sources)
-    found = dict[str, tuple[str, ...]]()
+    texts = dict[str, tuple[str, ...]]()
     for parameter in given:
         value = ctx.params[parameter.name] if parameter.expose_value else ctx.meta[parameter.name]
-        found[max(parameter.opts, key=len)] = (_typed(parameter.type, value),)
-    return found
+        texts[max(parameter.opts, key=len)] = (_typed(parameter.type, value),)
+    return texts
 
 
 def _typed(kind: click.ParamType[Any], value: Any) -> str:
@@ -332,9 +339,9 @@ def refuse(ctx: click.Context, names: Iterable[str], when: bool, of: str) -> Non
         raise click.UsageError(f"{', '.join(max(one.opts, key=len) for one in given)}: only for {of}.")
 
 
-def known_name(what: str, name: str | None, known: Iterable[str]) -> str | None:
+def known_name(what: str, name: str | None, names_here: Iterable[str]) -> str | None:
     """A name as it is known, in whichever case it was given. Raises: InputError with similar names and the list."""
-    names = {each.lower(): each for each in sorted(known)}
+    names = {each.lower(): each for each in sorted(names_here)}
     if name is None or name.lower() in names:
         return name and names[name.lower()]
     hint = choose(name, names.values()) if names else ""

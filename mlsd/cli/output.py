@@ -33,7 +33,6 @@ _STILL_S, _SIGN_S = 10.0, 9.5  # between signs of life where nothing can move, a
 
 verbosity: ContextVar[str | None] = ContextVar("verbosity", default="normal")  # or quiet, or verbose
 every_column: ContextVar[bool] = ContextVar("every_column", default=False)  # of a table, however narrow the terminal
-something_stored = threading.Event()  # whether this command has put a trial or a repeat into a database
 
 
 def print_json(value: Any) -> None:
@@ -56,12 +55,12 @@ def print_help(ctx: click.Context) -> None:
     click.echo(ctx.get_help(), color=ctx.color)
 
 
-def print_table(made: Table) -> None:
+def print_table(table: Table) -> None:
     """Print a table: in colours and no wider than the terminal; whole where the output is piped, or with --wide."""
     from mlsd.report.render import terminal
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    click.echo(terminal.render(made, width=columns() or terminal.PIPED, color=color), nl=False, color=color)
+    click.echo(terminal.render(table, width=columns() or terminal.PIPED, color=color), nl=False, color=color)
 
 
 def columns() -> int | None:
@@ -97,8 +96,8 @@ def say(*parts: str | tuple[str, Tone]) -> None:
     texts = [(plain(part), None) if isinstance(part, str) else (plain(part[0]), COLORS[part[1]]) for part in parts]
     rest, shown = folded("".join(text for text, _ in texts), _columns(sys.stdout)), ""
     for text, color in texts:
-        own = text if rest.startswith(text) and (text, color) != texts[-1] else rest
-        shown, rest = shown + (click.style(own, fg=color) if color and in_color and own else own), rest[len(own) :]
+        part = text if rest.startswith(text) and (text, color) != texts[-1] else rest
+        shown, rest = shown + (click.style(part, fg=color) if color and in_color and part else part), rest[len(part) :]
     click.echo(shown)
 
 
@@ -213,13 +212,3 @@ def _byte_lines(step: str) -> OnBytes:
             note(f"{step}: {format_bytes(done)} of {format_bytes(total)}")
 
     return count
-
-
-@contextmanager
-def byte_progress(label: str) -> Iterator[OnBytes | None]:
-    """A bar of bytes, on a terminal only; yields its counter, else None."""
-    if not shows_progress():
-        yield None
-        return
-    with byte_bars() as begin:
-        yield begin(label)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from mlsd.cli.output import TimeLeft, note, shows_progress, sign_of_life, something_stored, verbosity, working
+from mlsd.cli.output import TimeLeft, note, shows_progress, sign_of_life, verbosity, working
 from mlsd.measure.messages import Event, Progress, Started, Waiting
 from mlsd.measure.parent.blocks import Watcher
 from mlsd.planning.job import Job, Slot
@@ -58,7 +58,6 @@ class _StepWatcher(Watcher):
         self._show = show
 
     def tell(self, line: str) -> None:
-        something_stored.set()
         self._show(line)
 
 
@@ -102,11 +101,10 @@ class LineWatcher(Watcher):
         note(self._counted(slot, trial))
 
     def _counted(self, slot: Slot, trial: Trial) -> str:
-        something_stored.set()
         self._rests = False
-        place = (self._side, slot.case_id, trial.repeat)
-        self._n += self._open_ended or place not in self._places
-        self._places.add(place)
+        turn = (self._side, slot.case_id, trial.repeat)
+        self._n += self._open_ended or turn not in self._places
+        self._places.add(turn)
         return f"[{self._n}{self._of()}] {self._side}{trial_line(slot, trial)}"
 
     def _of(self) -> str:

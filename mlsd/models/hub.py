@@ -24,7 +24,7 @@ OnWait = Callable[[str], object]  # gets what is being waited for
 _AGAIN = "run the same command again: what came over plain HTTP is kept."
 _TOKEN = "run `hf auth login` or set HF_TOKEN"
 # Of what the library raises the first that fits: what to tell, and what to do.
-_WORDS: tuple[tuple[type[Exception], str, str], ...] = (
+_EXPLAINED: tuple[tuple[type[Exception], str, str], ...] = (
     (errors.GatedRepoError, "it is gated", f"Accept the terms on the repository's page, then {_TOKEN}."),
     (errors.RepositoryNotFoundError, "no such repository, or a private one", f"Check the name, or {_TOKEN}."),
     (errors.RevisionNotFoundError, "there is no revision {revision}", "Check `revision` in the manifest."),
@@ -48,19 +48,21 @@ class Hub:
     def cached(self, wanted: HubFile) -> Path | None:
         """The file's path when it is in the cache, without asking the network."""
         with self._explained(wanted):
-            found = load_from_cache(wanted.repo, wanted.file, cache_dir=self.cache_dir, revision=wanted.revision)
-        return Path(found) if isinstance(found, str) else None
+            path = load_from_cache(wanted.repo, wanted.file, cache_dir=self.cache_dir, revision=wanted.revision)
+        return Path(path) if isinstance(path, str) else None
 
     def stated(self, wanted: HubFile, on_wait: OnWait | None = None) -> RemoteFile:
         """Ask the hub for commit, size and hash of a file. Raises: HubError."""
         with self._explained(wanted, on_wait):
             url = self._url(wanted, wanted.revision)
-            found = get_hf_file_metadata(url, endpoint=self.endpoint, library_name="mlsd", retry_on_errors=True)
-            if not all(name and name.isalnum() for name in (found.commit_hash, found.etag)):
+            metadata = get_hf_file_metadata(url, endpoint=self.endpoint, library_name="mlsd", retry_on_errors=True)
+            if not all(name and name.isalnum() for name in (metadata.commit_hash, metadata.etag)):
                 raise ValueError(f"{self.endpoint} gives no commit and hash; is HF_ENDPOINT a Hugging Face hub?")
-        sha256 = found.etag if len(found.etag) == 64 else None
-        xet = found.xet_file_data is not None and is_xet_available()
-        return RemoteFile(revision=found.commit_hash, etag=found.etag, sha256=sha256, n_bytes=found.size, xet=xet)
+        sha256 = metadata.etag if len(metadata.etag) == 64 else None
+        xet = metadata.xet_file_data is not None and is_xet_available()
+        return RemoteFile(
+            revision=metadata.commit_hash, etag=metadata.etag, sha256=sha256, n_bytes=metadata.size, xet=xet
+        )
 
     def pull(
         self, wanted: HubFile, stated: RemoteFile, on_bytes: OnBytes | None = None, on_wait: OnWait | None = None
@@ -108,12 +110,12 @@ class Hub:
     @contextmanager
     def _explained(self, wanted: HubFile, on_wait: OnWait | None = None) -> Iterator[None]:
         """Tell what fails in our words, and what the library waits for, which it would print."""
-        log, told = logging.getLogger("huggingface_hub"), _Told()
-        before, log.handlers, told.say = log.handlers, [told], on_wait or str
+        log, notes = logging.getLogger("huggingface_hub"), _Warnings()
+        before, log.handlers, notes.say = log.handlers, [notes], on_wait or str
         try:
             yield
         except (OSError, ValueError, errors.HTTPError) as error:
-            kind, text, hint = next(words for words in _WORDS if isinstance(error, words[0]))
+            kind, text, hint = next(row for row in _EXPLAINED if isinstance(error, row[0]))
             first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             why = text.format(revision=wanted.revision or "main", error=first)
             failed = RevisionError if kind is errors.RevisionNotFoundError else HubError
@@ -122,7 +124,7 @@ class Hub:
             log.handlers = before
 
 
-class _Told(logging.Handler):
+class _Warnings(logging.Handler):
     say: OnWait = str
 
     def emit(self, record: logging.LogRecord) -> None:

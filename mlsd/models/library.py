@@ -21,9 +21,9 @@ from mlsd.hashes import OnBytes, file_sha256
 from mlsd.models.lock import HubFile, LockedFile, read_lock, write_lock
 from mlsd.models.manifest import (
     Asset,
+    Derived,
     FilePart,
     LocalFile,
-    Made,
     Manifest,
     ModelEntry,
     Packaged,
@@ -116,9 +116,9 @@ class Library:
         if isinstance(entry, Repository):
             paths = tuple(self._cached(entry, part) for part in entry.parts)
         else:
-            paths = (self._made_path(entry) if isinstance(entry, Made) else _fixed_path(entry),)
-        found = tuple(path for path in paths if path is not None and path.is_file())
-        return found if len(found) == len(paths) else None
+            paths = (self._made_path(entry) if isinstance(entry, Derived) else _fixed_path(entry),)
+        whole = tuple(path for path in paths if path is not None and path.is_file())
+        return whole if len(whole) == len(paths) else None
 
     def listing(self, entry: ModelEntry) -> Listing:
         """A model's line in a list."""
@@ -159,11 +159,11 @@ class Library:
     def can_make(self, entry: ModelEntry) -> bool:
         """Whether a model can be made here without a download."""
         bases = self.manifest.bases(entry)
-        return isinstance(entry, Made) and (not bases or self.locate(bases[-1]) is not None)
+        return isinstance(entry, Derived) and (not bases or self.locate(bases[-1]) is not None)
 
     def pull(self, entry: ModelEntry, watch: Watch | None = None) -> tuple[Path, ...]:
         """Bring a model to this machine, whole and with the right hash. Raises: HubError, ModelFileError."""
-        if isinstance(entry, Made):
+        if isinstance(entry, Derived):
             return self._make(entry, watch)
         if self.locate(entry) is None:
             if not isinstance(entry, Repository):
@@ -211,9 +211,9 @@ class Library:
         if locked is not None and (first is None or locked.replaces == first):
             first = locked.revision
         for revision in dict.fromkeys([first, entry.revision]):
-            found = self.hub.cached(HubFile(repo=entry.repo, file=part.file, revision=revision))
-            if found is not None:
-                return found
+            path = self.hub.cached(HubFile(repo=entry.repo, file=part.file, revision=revision))
+            if path is not None:
+                return path
         return None
 
     def _download(self, entry: Repository, watch: Watch | None) -> None:
@@ -252,9 +252,9 @@ class Library:
         """Files of other programs that should be this model, by hash or by size and name; None unless all are there."""
         if not isinstance(entry, Repository):
             return None
-        found = [find_elsewhere(entry.repo, part, self.hub.cache_dir) for part in entry.parts]
-        paths = tuple(path for path in found if path is not None)
-        return paths if len(paths) == len(found) else None
+        parts = [find_elsewhere(entry.repo, part, self.hub.cache_dir) for part in entry.parts]
+        paths = tuple(path for path in parts if path is not None)
+        return paths if len(paths) == len(parts) else None
 
     def _adopt(self, entry: Repository, watch: Watch | None) -> bool:
         paths = self.elsewhere(entry)
@@ -271,7 +271,7 @@ class Library:
         self.notes.append(f"{entry.id}: {paths[0]} is used, nothing was downloaded.")
         return True
 
-    def _made_path(self, entry: Made) -> Path | None:
+    def _made_path(self, entry: Derived) -> Path | None:
         """Where the model would lie: its name holds the recipe and the base's hash, so a changed one is made anew."""
         recipe = msgspec.structs.replace(entry, name="-", roles=(), note=None, license=None)
         if not isinstance(entry, Quantized | Perturbed):
@@ -285,7 +285,7 @@ class Library:
         digest = hashlib.sha256(f"{content_id(recipe)} {of_base}".encode()).hexdigest()[:8]
         return made_models_dir() / f"{entry.id}-{digest}.gguf"
 
-    def _make(self, entry: Made, watch: Watch | None) -> tuple[Path, ...]:
+    def _make(self, entry: Derived, watch: Watch | None) -> tuple[Path, ...]:
         bases = self.manifest.bases(entry)
         base = self.pull(bases[0], watch) if bases else ()
         out = self._made_path(entry)
@@ -370,7 +370,7 @@ def space_hint(variable: str) -> str:
     return f"{hint} {purgeable}" if sys.platform == "darwin" else hint
 
 
-def _write_made(base: tuple[Path, ...], out: Path, entry: Made) -> None:
+def _write_made(base: tuple[Path, ...], out: Path, entry: Derived) -> None:
     if isinstance(entry, Synthetic):
         from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_synthetic
 

@@ -105,18 +105,18 @@ class LocalFile(_OneFile, frozen=True, kw_only=True, tag="path"):
     file: Name
 
 
-class Made(ModelEntry, frozen=True, kw_only=True):
+class Derived(ModelEntry, frozen=True, kw_only=True):
     """A model that is written on this machine."""
 
 
-class Quantized(Made, frozen=True, kw_only=True, tag="quantize"):
+class Quantized(Derived, frozen=True, kw_only=True, tag="quantize"):
     """Another entry, run through llama.cpp's quantizer."""
 
     base: ModelId
     type: QuantizationType
 
 
-class Perturbed(Made, frozen=True, kw_only=True, tag="perturb"):
+class Perturbed(Derived, frozen=True, kw_only=True, tag="perturb"):
     """Another entry, its weights times 1 plus noise."""
 
     base: ModelId
@@ -124,7 +124,7 @@ class Perturbed(Made, frozen=True, kw_only=True, tag="perturb"):
     seed: Seed = 0
 
 
-class Synthetic(Made, frozen=True, kw_only=True, tag="synth"):
+class Synthetic(Derived, frozen=True, kw_only=True, tag="synth"):
     """A shape that mlsd knows, with random weights: it measures a machine, its text means nothing."""
 
     shape: Name
@@ -153,11 +153,11 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     def bases(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
         """The entries `entry` is made from, nearest first; none for a model that is not made."""
-        found: list[ModelEntry] = []
+        matches: list[ModelEntry] = []
         while isinstance(entry, Quantized | Perturbed):
             entry = self.models[entry.base]
-            found.append(entry)
-        return tuple(found)
+            matches.append(entry)
+        return tuple(matches)
 
 
 def load_manifest(*, shipped: Path | None = None, user: Path | None = None) -> Manifest:
@@ -225,10 +225,10 @@ _FORMS = {  # what a text must be that becomes a part of a path
 def _check_base(manifest: Manifest, entry: ModelEntry) -> None:
     seen = [entry.id]
     while isinstance(entry, Quantized | Perturbed):
-        place = f"models.{entry.id}.base = {entry.base!r}"
+        key = f"models.{entry.id}.base = {entry.base!r}"
         if entry.base not in manifest.models:
-            raise ManifestError(f"{' or '.join(manifest.files)}: {place}: no model has this id.")
+            raise ManifestError(f"{' or '.join(manifest.files)}: {key}: no model has this id.")
         if entry.base in seen:
-            raise ManifestError(f"{' or '.join(manifest.files)}: {place}: it is made from itself.")
+            raise ManifestError(f"{' or '.join(manifest.files)}: {key}: it is made from itself.")
         seen.append(entry.base)
         entry = manifest.models[entry.base]

@@ -231,6 +231,11 @@ class Setting(CommandOptions, frozen=True, kw_only=True):
     seed: Annotated[int, Option("Seed of sampling and of the order of arms.", least=-_SEED, most=_SEED)] = 0
     engine: EngineOptions = EngineOptions()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sampling.greedy and (self.sampling.top_k, self.sampling.top_p) != (0, 1.0):
+            raise InputError("--top-k and --top-p need --temperature.", hint="Without one decoding is greedy.")
+
     @property
     def ignore_eog(self) -> bool:
         return not self.stop_at_eog

@@ -1,144 +1,175 @@
-"""An option changes what a command answers or is refused: of the commands that answer without a measurement."""
+"""Each option, alone and beside each other one, changes what a command answers or asks to measure, or is refused.
 
+Nothing is measured here: what a command would have measured is its answer.
+"""
+
+import hashlib
+import itertools
 import json
+import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
 
 from mlsd.cli.main import cli
+from mlsd.errors import MlsdError
+from mlsd.planning.plan import plan_bench, prepare_study
+from mlsd.planning.request import BenchRequest, StudyRequest
 from tests.cli.conftest import Mlsd
+from tests.servers.fake import FakeServer
 
 pytestmark = pytest.mark.heavy
 STUDY = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
 TABLE = (
     "| gamma | tok/s | plain tok/s | acceptance |\n|---|---|---|---|\n| 8 | 152 | 41 | 12 % |\n| 4 | 55 | 41 | 62 % |\n"
 )
-# How an answer is printed, and where; and what only a measurement does.
-OF_OUTPUT = {"as_json", "help_all", "quiet", "verbose", "wide", "output", "show_all", "force", "rounds"}
-OF_THIS_MACHINE = {"n_threads", "n_gpu_layers", "n_ctx", "flash_attention", "kv_type"}
-OF_ADVICE = """--drafter pld
---workload code
---gamma 2
---chip M1
---runtime mlx
---depth 8192
---prompt-tokens 5000
---n-predict 32
---llama-build 9430
---acceptance 0.3
---accepted 167/264
---output-tokens 300
---mgl 2
---quant Q8_0
---budget-s 5"""
-CHANGES: dict[str, tuple[str, set[str]]] = {  # a command: an option a line, and the parameters that are left out
+# How an answer is printed, and where.
+OF_OUTPUT = {"as_json", "help_all", "quiet", "verbose", "wide", "output", "show_all", "force", "rounds", "markdown"}
+MEASURING = (  # what commands call to measure
+    *(f"mlsd.measure.parent.{name}" for name in (
+        "requests.bench", "requests.run_study", "tune.tune", "compare.compare", "calibration.run_calibration",
+        "calibration.breakdown", "bandwidth.measure_bandwidth",
+    )),
+    "mlsd.servers.open.measure",
+)  # fmt: skip
+WITHOUT_EFFECT = {  # what is said of nothing that is left
+    "run B --profile tiny": {"--model beside --draft", "--stop-at-eog beside --tasks"},
+    "server {speculating} --against {plain}": {"--stop-at-eog beside --tasks"},
+    "server tiny-dense --launch llama-server --drafter pld": {"--stop-at-eog beside --tasks"},
+    "results trials --db {study}": {"--suite beside --failed", "--arm beside --failed"},
+    "results export csv --db {study}": {"--suite beside --failed", "--arm beside --failed"},
+}
+VALUES = {  # of each option by the name of its parameter; "" of a flag
+    "acceptance": "0.3", "accepted": "167/264", "against": "http://127.0.0.1:1", "arm": "sd", "budget_s": "5",
+    "build": "9430", "chat": "", "chip": "M1", "cool_down_s": "3", "databases": "{study}", "db": "other.sqlite",
+    "depth": "8192", "depths": "64", "distances": "", "draft": "tiny-draft", "drafter_text": "pld",
+    "drafters": "ngram-cache", "drafts": "tiny-draft", "failed": "", "flags": "--no-mmap", "flash_attention": "off",
+    "fresh": "", "full_drafts": "", "gamma": "2", "gammas": "2", "here": "", "kv_type": "q8_0",
+    "launch": "llama-server", "layers": "2", "limit": "3", "machine": "x", "measure": "", "mgl": "2",
+    "model": "Qwen3.5-2B Q4_K_M", "models": "draft-small=tiny-dense", "n_ctx": "512", "n_gpu_layers": "0",
+    "n_output": "300", "n_predict": "32", "n_threads": "2", "no_control": "", "parallel": "2", "patience_s": "7",
+    "peak_gb_s": "10", "per_kind": "1", "precision": "0.5", "profile": "smollm2", "prompt": "factual",
+    "prompt_tokens": "5000", "prompts": "factual", "quant": "Q4_0", "quants": "Q4_0", "read_mb": "64", "remote": "",
+    "repeats": "2", "replay": "{study}", "role": "draft", "rollback": "checkpoint", "router_shared": "3",
+    "rows": "1,3", "runtime": "mlx", "seed": "7", "settings": "9", "sizes_mb": "150", "stop_at_eog": "",
+    "strict": "", "suite": "B", "target": "tiny-moe", "target_b": "tiny-moe", "task_file": "shipped",
+    "tasks": "questions.jsonl", "temperature": "0.5", "text": "text.txt", "think": "on", "top_k": "5", "top_p": "0.9",
+    "until": "decided", "with_engine": "", "workload": "code",
+}  # fmt: skip
+ENGINE = {"n_ctx", "n_threads", "n_gpu_layers", "flash_attention", "kv_type"}
+COMMANDS: dict[str, tuple[set[str], dict[str, str]]] = {  # left out; values of its own
+    "bench tiny-dense --drafter pld": ({"build"}, {}),
+    "bench tiny-dense --drafter pld --search 4": ({"build"}, {}),
+    "run B --profile tiny": ({"build", "pull", "yes", "costs_s", "folder", "address", "certificate", "dry_run"}, {}),
+    "compare . . tiny-dense --drafter pld": ({"fail_on"}, {"until": "2%", "n_threads": "1/2"}),
+    "calibrate passes tiny-dense": ({"build"}, {}),
+    "calibrate memory": ({"build"}, {}),
+    "calibrate parts tiny-dense": ({"build"}, {}),
+    "server {speculating} --against {plain}": (set(), {}),
+    "server tiny-dense --launch llama-server --drafter pld": ({"launch"}, {}),
     "advise qwen3-8b-q4_k_m --chip 'M4 Pro' --draft qwen3-0.6b-q8_0 --gamma 4": (
-        f"--draft qwen3-1.7b-q8_0\n{OF_ADVICE}\n--measure\n--db {{study}}\n--n-threads 2\n--n-gpu-layers 0"
-        "\n--n-ctx 512\n--flash-attention off\n--kv-type q8_0",
-        set(),
+        {"databases"},
+        {"drafts": "qwen3-1.7b-q8_0"},
     ),
-    "advise tiny-moe --db {study}": (
-        f"--draft tiny-draft\n{OF_ADVICE}",
-        {"databases", "measure", *OF_THIS_MACHINE},
-    ),
-    "run B --profile tiny --dry-run": (
-        """--n-ctx 512
-        --profile smollm2
-        --model draft-small=tiny-dense
-        --repeats 1
-        --gamma 2
-        --draft tiny-draft
-        --prompt code
-        --n-predict 32
-        --temperature 0.5
-        --limit 3
-        --tasks shipped
-        --per-kind 1""",
-        # What follows the plan, or is its place.
-        {
-            "n_threads",
-            "n_gpu_layers",
-            "flash_attention",
-            "kv_type",
-            "seed",
-            "top_k",
-            "top_p",
-            "rollback",
-            "stop_at_eog",
-            "db",
-            "cool_down_s",
-            "fresh",
-            "distances",
-            "pull",
-            "yes",
-        }
-        | {"costs_s", "folder", "address", "certificate", "dry_run", "build"},
-    ),
-    "audit table table.md": (
-        """--model 'Qwen3.5-9B Q4_K_M'
-        --chip M1
-        --peak-gb-s 10
-        --full-drafts
-        --strict""",
-        set(),
-    ),
-    "audit speed 25 --model 'Qwen3.5-9B Q4_K_M' --chip 'M4 Pro'": (
-        """--model 'Qwen3.5-2B Q4_K_M'
-        --chip M1
-        --peak-gb-s 10""",
-        set(),
-    ),
-    "audit published study": ("--strict", set()),
-    "results arms --db {study}": ("--suite B\n--machine x\n--settings x", {"db"}),
-    "results trials --db {study}": ("--suite B\n--arm sd\n--failed", {"db"}),
-    "results export csv --db {study}": ("--suite B\n--arm sd\n--failed", {"db"}),
-    "results claims --db {study}": ("--machine x\n--settings x", {"db"}),
-    "results fits --db {study}": ("--target tiny-moe\n--machine x\n--settings x", {"db"}),
-    "models list": ("--role draft\n--here", set()),
-    "models make synth qwen3.5-35b-a3b --dry-run": ("--quant Q4_0\n--layers 2\n--router-shared 3", {"seed", "dry_run"}),
+    "advise tiny-moe --db {study}": ({"databases", "measure", *ENGINE}, {}),
+    "audit table table.md --model 'Qwen3.5-9B Q4_K_M'": (set(), {}),
+    "audit speed 25 --model 'Qwen3.5-9B Q4_K_M' --chip 'M4 Pro'": (set(), {}),
+    "audit published study": (set(), {}),
+    "results arms --db {study}": ({"db"}, {"settings": "x"}),
+    "results trials --db {study}": ({"db"}, {}),
+    "results export csv --db {study}": ({"db"}, {}),
+    "results claims --db {study}": ({"db"}, {"settings": "x"}),
+    "results fits --db {study}": ({"db"}, {"settings": "x"}),
+    "models list": (set(), {}),
+    "models make synth qwen3.5-35b-a3b --dry-run": ({"seed", "dry_run"}, {}),
 }
 
 
-def _command(line: str) -> click.Command:
-    found: click.Command = cli
-    for word in shlex.split(line):
-        inner = found.get_command(click.Context(cli), word) if isinstance(found, click.Group) else None
+class WouldMeasure(MlsdError):
+    """What a command would have measured, in place of an answer."""
+
+    exit_code = 1
+
+
+def _would_measure(*asked: object, **more: object) -> NoReturn:
+    shown: list[object] = []
+    for part in (*asked, *more.items()):
+        if isinstance(part, BenchRequest):
+            shown += [plan_bench(part), part.goal]
+        elif isinstance(part, StudyRequest):
+            shown += [prepare_study(part).plan]
+        elif not callable(part):
+            shown += [part]
+    text = re.sub(r" at 0x\w+", "", repr(shown))
+    raise WouldMeasure(f"Would measure {hashlib.sha256(text.encode()).hexdigest()}")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a command would begin to measure it says what: the plan of a bench or a suite, else what was asked."""
+    for name in MEASURING:
+        monkeypatch.setattr(name, _would_measure)
+
+
+@pytest.fixture
+def named() -> Iterator[dict[str, str]]:
+    """What lines name."""
+    Path("table.md").write_text(TABLE)
+    Path("text.txt").write_text("One text of a few words. " * 200)
+    Path("questions.jsonl").write_text('{"question_id": 1, "category": "writing", "turns": ["Write a line."]}\n')
+    with FakeServer(draft=True) as speculating, FakeServer() as plain:
+        yield {"study": str(STUDY), "speculating": speculating.url, "plain": plain.url}
+
+
+def _command(words: list[str]) -> click.Command:
+    command: click.Command = cli
+    for word in words:
+        inner = command.get_command(click.Context(cli), word) if isinstance(command, click.Group) else None
         if inner is None:
             break
-        found = inner
-    return found
+        command = inner
+    return getattr(command, "default", None) or command
 
 
-def _steady(text: str) -> object:
-    """A printed answer without what moves from call to call: the space on the disk."""
-    if not text.startswith("{"):
-        return text
-    answer = json.loads(text)
-    answer.get("needs", {}).pop("free_disk_bytes", None)
-    return answer
+def _answer(mlsd: Mlsd, words: list[str]) -> tuple[int, object]:
+    """The exit code and what was printed, without what moves from call to call: the space on the disk."""
+    ran = mlsd(*words)
+    if ran.code == 2:
+        assert ran.err.strip(), words
+    if not ran.out.startswith("{"):
+        return ran.code, ran.out + ran.err
+    printed = json.loads(ran.out)
+    printed.get("needs", {}).pop("free_disk_bytes", None)
+    return ran.code, (printed, ran.err)
 
 
-@pytest.mark.parametrize("line", CHANGES)
-def test_each_option_changes_the_answer_or_is_refused(mlsd: Mlsd, line: str) -> None:
-    Path("table.md").write_text(TABLE)
-    options, others = CHANGES[line]
-    asked = [shlex.split(one.format(study=STUDY)) for one in options.splitlines()]
-    command = _command(line)
-    by_flag = {flag: one.name for one in command.params for flag in (*one.opts, *one.secondary_opts)}
-    named = {by_flag[words[0]] for words in asked}
-    declared = {one.name for one in command.params if isinstance(one, click.Option)}
-    assert declared - OF_OUTPUT - others == named, "a new option needs a line here"
-    base = shlex.split(line.format(study=STUDY))
-    json_ = ["--json"] if "as_json" in declared else []
-    plain = mlsd(*base, *json_)
-    assert plain.code == 0, plain.err
-    assert _steady(mlsd(*base, *json_).out) == _steady(plain.out), "asked twice, it answers alike"
-    for words in asked:
-        changed = mlsd(*base, *words, *json_)
-        if changed.code == 2:
-            assert changed.err.strip(), words
-        else:
-            differs = (changed.code, _steady(changed.out)) != (0, _steady(plain.out))
-            assert differs, (words, "changes nothing")
+@pytest.mark.parametrize("line", COMMANDS)
+def test_each_option_alone_and_beside_each_other_changes_the_answer_or_is_refused(
+    mlsd: Mlsd, named: dict[str, str], line: str
+) -> None:
+    left_out, values = COMMANDS[line]
+    base, options = shlex.split(line.format(**named)), {}
+    declared = _command(base).params
+    base += ["--json"] if any(option.name == "as_json" for option in declared) else []
+    for option in declared:
+        if isinstance(option, click.Option) and option.name not in OF_OUTPUT | left_out:
+            value = (VALUES | values)[option.name or ""].format(**named)  # a new option needs a value here
+            options[option.opts[-1]] = [option.opts[-1], *filter(None, [value])]
+    _answer(mlsd, base)  # the first may make a file that later ones read
+    plain = _answer(mlsd, base)
+    assert plain[0] in (0, 1), plain
+    assert _answer(mlsd, base) == plain, "asked twice, it answers alike"
+    alone = {name: _answer(mlsd, [*base, *words]) for name, words in options.items()}
+    idle = [name for name, answer in alone.items() if answer[0] != 2 and answer == plain]
+    for one, other in itertools.combinations(options, 2):
+        both = _answer(mlsd, [*base, *options[one], *options[other]])
+        idle += [
+            f"{added} beside {first}"
+            for first, added in ((one, other), (other, one))
+            if both[0] != 2 and both == alone[first]
+        ]
+    assert set(idle) == WITHOUT_EFFECT.get(line, set()), "these change nothing"

@@ -103,7 +103,7 @@ def test_of_two_servers_programs_get_the_comparison_and_neither_answer_nor_verdi
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeServer(token_s=TOKEN_S) as first, FakeServer(token_s=TOKEN_S) as other:
-        options = ["--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(tmp_path / "s.sqlite")]
+        options = ["--n-predict", "8", "--repeats", "1", "--db", str(tmp_path / "s.sqlite")]
         main(["server", first.url, other.url, *options, "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert "answers" not in printed and [arm["output"] for arm in printed["summary"]] == [None, None]

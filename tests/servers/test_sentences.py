@@ -29,7 +29,7 @@ def run(*options: str, db: Path, capsys: pytest.CaptureFixture[str]) -> tuple[in
     """The exit code of ``mlsd server``, and all that it prints."""
     code = 0
     try:
-        main(["server", *options, "--n-predict", "8", "--repeats", "1", "--n-threads", "1", "--db", str(db)])
+        main(["server", *options, "--n-predict", "8", "--repeats", "1", "--db", str(db)])
     except SystemExit as ended:
         code = int(ended.code or 0)
     out, err = capsys.readouterr()

@@ -111,6 +111,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
     ctx = click.get_current_context()
     shared.refuse(ctx, ("budget_s",), not options["measure"], "--measure")
+    shared.refuse(ctx, ("build",), options["runtime"] != "llama.cpp", "--runtime llama.cpp")
     if options["measure"] and options["chip"] is not None:
         raise InputError("--measure asks this machine, --chip about another one.", hint="Give one of the two.")
     if options["measure"] and options["runtime"] != "llama.cpp":

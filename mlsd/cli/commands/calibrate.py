@@ -65,13 +65,13 @@ def time_passes(target: str, output: Path | None, as_json: bool, **options: Any)
     from mlsd.hardware.metal_kernels import metal_steps
     from mlsd.report.tables.machine import costs_table, timed_table, widths_table
 
-    facts, found = result.models, calibration_findings(result, asked.rows, asked.depths)
+    facts, findings = result.models, calibration_findings(result, asked.rows, asked.depths)
     if output is not None:
         from mlsd.report.figures.machine import expert_shares, pass_curves
         from mlsd.report.page import write_figure
 
-        curves = {f"{facts[0].ref.id}, depth {c.depth}": c for c in found.curves}
-        write_figure(lambda: expert_shares([found.mixture]) if found.mixture else pass_curves(curves), output)
+        curves = {f"{facts[0].ref.id}, depth {c.depth}": c for c in findings.curves}
+        write_figure(lambda: expert_shares([findings.mixture]) if findings.mixture else pass_curves(curves), output)
     if as_json:
         print_json(
             {
@@ -79,31 +79,31 @@ def time_passes(target: str, output: Path | None, as_json: bool, **options: Any)
                 "model": facts[0],
                 "draft": facts[1] if draft else None,
                 "half_width": result.half_width,
-                "not_timed": found.not_timed,
+                "not_timed": findings.not_timed,
                 "spent": result.spent,
                 "exactness": result.exactness,
-                "curves": found.curves,
-                "costs": found.costs,
-                "experts": found.mixture and found.mixture.coverage,
-                "time_a_token": found.mixture and found.mixture.time_a_token,
+                "curves": findings.curves,
+                "costs": findings.costs,
+                "experts": findings.mixture and findings.mixture.coverage,
+                "time_a_token": findings.mixture and findings.mixture.time_a_token,
                 "figure": output and str(output),
             }
         )
         return
     unreliable = _why_unreliable(result.half_width, read_conditions().load_1min)
     kernels = metal_steps(result.build) if result.backend == "Metal" else None
-    for curve in found.curves:
+    for curve in findings.curves:
         print_table(timed_table(facts[0].ref.id, curve))
-        if result.exactness and curve is found.curves[0]:
+        if result.exactness and curve is findings.curves[0]:
             print_table(widths_table(facts[0].ref.id, curve, result.exactness, kernels.rows if kernels else ()))
         if curve.steps is not None and not unreliable:
             _say_steps(curve.steps)
-    for depth, widths in found.not_timed.items():
+    for depth, widths in findings.not_timed.items():
         if widths:
             say(f"Not timed at depth {depth} within {budget_s:g} s: k = {as_ranges(widths)}.")
-    print_table(costs_table(found.costs))
-    if found.mixture is not None:
-        _print_experts(found.mixture)
+    print_table(costs_table(findings.costs))
+    if findings.mixture is not None:
+        _print_experts(findings.mixture)
     say(_summary(result))
     if unreliable:
         note(unreliable)
@@ -144,17 +144,17 @@ def _say_steps(steps: Steps) -> None:
     say(f"Kernel steps found: {', '.join(jumps) or 'none'}; between them T(k) = {line}.")
 
 
-def _print_experts(found: Mixture) -> None:
+def _print_experts(mixture: Mixture) -> None:
     from mlsd.report.tables.machine import share_sentences, share_table
 
-    experts = found.coverage
-    print_table(share_table(found))
+    experts = mixture.coverage
+    print_table(share_table(mixture))
     say(
         f"Of {experts.n_experts} experts a token uses {experts.n_used}; neighbours share "
         f"{format_number(experts.overlap)} of them. The busiest expert of a layer is chosen "
         f"{format_number(experts.imbalance, 1)} times as often as the mean."
     )
-    for text in share_sentences(found):
+    for text in share_sentences(mixture):
         say(f"- {text}")
 
 
@@ -196,22 +196,22 @@ def measure_memory(db: Path | None, as_json: bool, **options: Any) -> None:
     db = database_to_fill(db)
     with watching_steps("Measuring memory bandwidth") as watcher:
         result = measure_bandwidth(db, watcher, **options)
-    found = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
+    findings = bandwidth_findings(result.reads, result.passes, result.n_threads, "just now")
     if as_json:
         print_json(
             {
-                "stream_gb_s": found.stream,
+                "stream_gb_s": findings.stream,
                 "n_threads": result.n_threads,
-                "lines": found.lines,
+                "lines": findings.lines,
                 "passes": result.passes,
-                "verdict": found.verdict,
+                "verdict": findings.verdict,
                 "peak_gb_s": result.environment.peak_bandwidth_gb_s,
                 "environment": result.environment,
                 "database": result.database,
             }
         )
         return
-    print_table(bandwidth_table(found, result.environment))
+    print_table(bandwidth_table(findings, result.environment))
     note(f"Stored in {result.database}.")
 
 
@@ -237,6 +237,9 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
 
     This is profiling: reading the clock inside a pass slows it down, so its times are not speeds.
     """
+    drafts = options["draft"] is not None or options["drafter_text"] is not None
+    of_rounds = ("gamma", "prompt", "n_predict")
+    shared.refuse(click.get_current_context(), of_rounds, not drafts, "the rounds of --draft or --drafter")
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
     from mlsd.measure.parent.calibration import breakdown
@@ -250,29 +253,29 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)
     with working(f"Profiling passes of {target}"):
-        found = breakdown(request, rows=options["rows"], depth=depth, repeats=options["repeats"], db=db)
+        profile = breakdown(request, rows=options["rows"], depth=depth, repeats=options["repeats"], db=db)
     split = None
-    if (case := found.case) is not None:
-        rounds = (sums([one]) for trial in found.trials for one in trial.rounds)
-        split = round_split([Measured(case, one, sums(one.rounds), 0) for one in found.trials], rounds)
+    if (case := profile.case) is not None:
+        rounds = (sums([one]) for trial in profile.trials for one in trial.rounds)
+        split = round_split([Measured(case, one, sums(one.rounds), 0) for one in profile.trials], rounds)
     if as_json:
         derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
         shares = [
-            {"network": found.network(one), "record": one, **{name: getattr(one, name) for name in derived}}
-            for one in found.shares
+            {"network": profile.network(one), "record": one, **{name: getattr(one, name) for name in derived}}
+            for one in profile.shares
         ]
-        print_json({"shares": shares, "rounds": split, "profiling": True, "database": found.database})
+        print_json({"shares": shares, "rounds": split, "profiling": True, "database": profile.database})
         return
-    print_table(shares_table([(found.network(shares), shares) for shares in found.shares]))
+    print_table(shares_table([(profile.network(shares), shares) for shares in profile.shares]))
     note(
         "PROFILING  T is the time of a plain pass. Shares come from passes that stop between parts, and are no speeds. "
         "`no outputs` is the share of T that outputs take: a second estimate of LM head and sampling."
     )
-    if found.why_in_doubt is not None:
-        note(f"IN DOUBT (?)  {found.why_in_doubt}")
-    if split is not None and found.case is not None:
-        _print_rounds(split, found.case)
-    note(f"Stored in {found.database}; `mlsd report --db {quoted(found.database)}` shows it next to the methods.")
+    if profile.why_in_doubt is not None:
+        note(f"IN DOUBT (?)  {profile.why_in_doubt}")
+    if split is not None and profile.case is not None:
+        _print_rounds(split, profile.case)
+    note(f"Stored in {profile.database}; `mlsd report --db {quoted(profile.database)}` shows it next to the methods.")
 
 
 def _print_rounds(split: RoundSplit, case: Case) -> None:

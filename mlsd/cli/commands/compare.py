@@ -56,14 +56,15 @@ def _sides(kind: click.ParamType[T]) -> shared.Parsed[tuple[T, ...]]:
 
 def _of_sides(command: F) -> F:
     """Add the options of the native contexts, each of both sides or of A and B."""
-    for one in reversed(declared(EngineOptions)):
-        help_ = f"{one.option.meaning} x/y gives A x and B y."
-        command = shared.option_of(one, type=_sides(shared.click_type(one)["type"]), default=None, help=help_)(command)
+    for declaration in reversed(declared(EngineOptions)):
+        help_ = f"{declaration.option.meaning} x/y gives A x and B y."
+        kind = _sides(shared.click_type(declaration)["type"])
+        command = shared.option_of(declaration, type=kind, default=None, help=help_)(command)
     return command
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="A B TARGET")
+@click.argument("names", nargs=-1, required=True, metavar="A B TARGET")
 @click.option("--target-b", help="B's target, where it is another: another quantization of the same model.")
 @shared.options_of(BenchOptions, *_OF_BOTH, gammas=(4,), n_predict=128, repeats=10)
 @click.option(
@@ -90,7 +91,7 @@ def _of_sides(command: F) -> F:
 @shared.json_option
 @_of_sides
 @click.pass_context
-def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def compare(ctx: click.Context, /, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Print what of TARGET is faster, slower, equal or undecided on build B of llama.cpp, compared with A.
 
     Both are measured block by block.
@@ -103,7 +104,7 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
 
         check_figure_path(options["output"])
         options["rows"] = options["rows"] or tuple(range(1, 34))
-    request = _request(words, options)
+    request = _request(names, options)
     from mlsd.analysis.compare.gate import precise_enough
     from mlsd.analysis.compare.sessions import newest
     from mlsd.measure.parent.compare import compare as run_compare
@@ -121,23 +122,22 @@ def compare(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
         done = run_compare(request, next_block, options["db"], watcher)
     with Store.open(Path(done.database), read_only=True) as store:
         note_left_out(store)
-        found = newest(store, done.session, margin)
+        comparison = newest(store, done.session, margin)
     say_warnings(done.warnings)
-    _report(ctx, found, options, as_json, done)
+    _report(ctx, comparison, options, as_json, done)
 
 
-def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
+def _request(names: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     from mlsd.measure.parent.compare import CompareRequest
     from mlsd.planning.request import bench_request
 
-    if len(words) != 3:
+    if len(names) != 3:
         raise InputError(
-            f"mlsd compare takes A, B and TARGET; {len(words)} words were given.",
+            f"mlsd compare takes A, B and TARGET; {len(names)} words were given.",
             hint="mlsd compare . path/to/python TARGET",
         )
-    a, b, target = words
-    names = [one.name for one in declared(EngineOptions)]
-    given = {name: options[name] for name in names if options[name] is not None}
+    a, b, target = names
+    given = {name: options[name] for name in EngineOptions.__struct_fields__ if options.get(name) is not None}
     first, second = (EngineOptions(**{name: sides[side] for name, sides in given.items()}) for side in (0, 1))
     until = options["until"] is not None
     arms = {name: options[name] for name in _OF_BOTH} | ({"repeats": _MOST_BLOCKS} if until else {})
@@ -156,7 +156,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> CompareRequest:
     )
 
 
-def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_json: bool, done: Compared) -> None:
+def _report(ctx: click.Context, comparison: Comparison, options: dict[str, Any], as_json: bool, done: Compared) -> None:
     from mlsd.folders import write_atomically
     from mlsd.report.render import markdown
     from mlsd.report.tables.sides import comparison_table
@@ -165,22 +165,22 @@ def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_j
         from mlsd.report.figures.machine import build_curves
         from mlsd.report.page import write_figure
 
-        write_figure(lambda: build_curves(found), options["output"])
+        write_figure(lambda: build_curves(comparison), options["output"])
         note(f"T(k) of both: {options['output']}.")
-    failures = _failures(found, options["fail_on"])
-    one: dict[str, Any] = msgspec.to_builtins(found)
-    for finding, record in zip(one["findings"], found.findings, strict=True):
+    failures = _failures(comparison, options["fail_on"])
+    printed: dict[str, Any] = msgspec.to_builtins(comparison)
+    for finding, record in zip(printed["findings"], comparison.findings, strict=True):
         finding.update({"words": record.words, "percent": record.percent})
-    shown = comparison_table(found)
+    shown = comparison_table(comparison)
     if options["markdown"] is not None:
-        parts = (markdown.escape(found.answer), markdown.table_text(shown), *map(markdown.escape, failures))
+        parts = (markdown.escape(comparison.answer), markdown.table_text(shown), *map(markdown.escape, failures))
         write_atomically(options["markdown"], "\n\n".join(parts) + "\n")
     if as_json:
         about = {"database": done.database, "stages": done.stages}
-        print_json({**about, "answer": found.answer, "failures": failures, **one})
+        print_json({**about, "answer": comparison.answer, "failures": failures, **printed})
     else:
         print_table(shown)
-        say(found.answer)
+        say(comparison.answer)
         say_stages(done.stages)
         for failure in failures:
             note(f"FAILED  {failure}")
@@ -189,19 +189,20 @@ def _report(ctx: click.Context, found: Comparison, options: dict[str, Any], as_j
         ctx.exit(130)
     if failures:
         ctx.exit(1)
-    if options["fail_on"] and all(one.verdict == "not decided yet" for one in found.findings if one.measure.counts):
+    counting = [finding for finding in comparison.findings if finding.measure.counts]
+    if options["fail_on"] and all(finding.verdict == "not decided yet" for finding in counting):
         note(f"NOT DECIDED YET  Nothing is decided of what --fail-on asks for (exit code {_OPEN}).")
         ctx.exit(_OPEN)
 
 
-def _failures(found: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[str]:
+def _failures(comparison: Comparison, fail_on: Sequence[tuple[str, float]]) -> list[str]:
     failures = []
     for what, share in fail_on:
         if what == "different":
-            failures += list(found.outputs)
+            failures += list(comparison.outputs)
             continue
-        undecided = (f for f in found.findings if f.verdict == "not decided yet")
+        undecided = (f for f in comparison.findings if f.verdict == "not decided yet")
         failures += [
-            f"{f.measure.name} is {f.words}." for f in (found.slower(share) if what == "slower" else undecided)
+            f"{f.measure.name} is {f.words}." for f in (comparison.slower(share) if what == "slower" else undecided)
         ]
     return failures

@@ -41,9 +41,9 @@ def demo(ctx: click.Context, /, output: Path, quick: bool, n_threads: int | None
         old.unlink()
     threads = ["--n-threads", str(n_threads)] if n_threads else []
     target, draft = _models()
-    own = ["--n-predict", "24" if quick else "96", "--db", str(database), *threads]
-    decided = [*own, "--until", "decided", "--budget-s"]
-    fixed = [*own, "--repeats", "2" if quick else "3", "--prompt", "factual"]  # what is invalid needs no decision
+    measured = ["--n-predict", "24" if quick else "96", "--db", str(database), *threads]
+    decided = [*measured, "--until", "decided", "--budget-s"]
+    fixed = [*measured, "--repeats", "2" if quick else "3", "--prompt", "factual"]  # what is invalid needs no decision
     look_up = ["--drafter", "pld", "--drafter", "oracle", "--gamma", "16", "--prompt", "copy"]
     # A step ends once it is decided, or when its blocks have taken so many seconds.
     copying = [target, *look_up, *decided, "3" if quick else "60"]

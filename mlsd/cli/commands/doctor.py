@@ -42,15 +42,15 @@ def show_machine(as_json: bool) -> None:
     from mlsd.measure.parent.doctor import examine
 
     with working("Examining this machine"):
-        found = examine()
+        diagnosis = examine()
     if as_json:
-        print_json(found)
+        print_json(diagnosis)
         return
-    print_table(_card(found))
-    print_table(_profiles(found.profiles))
-    for sentence in darwin.advice(found.environment):
+    print_table(_card(diagnosis))
+    print_table(_profiles(diagnosis.profiles))
+    for sentence in darwin.advice(diagnosis.environment):
         say(f"Warning: {sentence}")
-    for warning in found.warnings:
+    for warning in diagnosis.warnings:
         say(f"Warning: {warning.message} {warning.advice}")
 
 
@@ -64,31 +64,31 @@ def self_check(output: Path | None, as_json: bool) -> None:
     from mlsd.measure.parent.doctor import check_machine, write_self_check
 
     with machine_lock(), working("Checking this machine, about two minutes"):
-        found = check_machine()
+        check = check_machine()
     if output is not None:
-        write_self_check(output, found)
+        write_self_check(output, check)
     if as_json:
-        print_json(found)
+        print_json(check)
     else:
-        print_table(checks_table("Self-check", found.checks))
-        say("Everything holds." if not found.failed else f"{len(found.failed)} of {len(found.checks)} checks failed.")
+        print_table(checks_table("Self-check", check.checks))
+        say("Everything holds." if not check.failed else f"{len(check.failed)} of {len(check.checks)} checks failed.")
         if output is not None:
             note(f"Written: {output}. You can attach it to a report.")
-    if found.failed:
+    if check.failed:
         click.get_current_context().exit(1)
 
 
-def _card(found: Diagnosis) -> Table:
-    now, load = found.conditions, found.conditions.load_1min
+def _card(diagnosis: Diagnosis) -> Table:
+    now, load = diagnosis.conditions, diagnosis.conditions.load_1min
     state = {
         "load (1 min)": "not known" if load is None else f"{load:.2f}",
         "memory free": format_bytes(now.available_bytes),
         "swap used": format_bytes(now.swap_used_bytes),
-        "disk free for models": format_bytes(found.free_disk_bytes),
+        "disk free for models": format_bytes(diagnosis.free_disk_bytes),
     }
-    if found.budget:
-        state["models may take"] = f"{format_bytes(found.budget.limit_bytes)} ({found.budget.basis})"
-    rows = [*machine_rows(found.environment, found.missing).values(), *state.items()]
+    if diagnosis.budget:
+        state["models may take"] = f"{format_bytes(diagnosis.budget.limit_bytes)} ({diagnosis.budget.basis})"
+    rows = [*machine_rows(diagnosis.environment, diagnosis.missing).values(), *state.items()]
     return table("This machine", rows, column("field", of="0"), column("value", of="1"))
 
 
@@ -171,22 +171,22 @@ def list_builds(ctx: click.Context, /, names: tuple[str, ...], as_json: bool) ->
     """
     from mlsd.measure.parent.builds import known_builds, verdict_of
 
-    found = [verdict_of(name) for name in names or dict.fromkeys(known_builds())]
+    verdicts = [verdict_of(name) for name in names or dict.fromkeys(known_builds())]
     if as_json:
-        print_json(found)
+        print_json(verdicts)
     else:
-        print_table(_builds_table(found))
-        for verdict in found:
+        print_table(_builds_table(verdicts))
+        for verdict in verdicts:
             if verdict.fits is None:
                 say("\n".join(filter(None, (f"{verdict.name}: {verdict.problem}", verdict.hint))))
-    if names and any(verdict.fits is None for verdict in found):
+    if names and any(verdict.fits is None for verdict in verdicts):
         ctx.exit(1)
 
 
-def _builds_table(found: list[BuildVerdict]) -> Table:
+def _builds_table(verdicts: list[BuildVerdict]) -> Table:
     return table(
         "Builds of llama.cpp",
-        found,
+        verdicts,
         column("build", of="name"),
         column("fits", of=lambda v: "yes" if v.fits else "NO"),
         column("llama.cpp", of="backend.build"),

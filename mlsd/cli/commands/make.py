@@ -10,7 +10,7 @@ import msgspec
 from mlsd.cli import options as shared
 from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Real, Whole
-from mlsd.cli.output import byte_progress, note, print_json, print_table, say
+from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.columns import column
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
@@ -58,8 +58,10 @@ def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **optio
     correlation = choose_correlation(plan, options["router_shared"])
     written: dict[str, Any] = {}
     if output is not None and not dry_run:
-        with byte_progress("Writing") as on_bytes:
-            write_synthetic(output, plan, seed=options["seed"], router_correlation=correlation, on_bytes=on_bytes)
+        with byte_bars() as begin:
+            write_synthetic(
+                output, plan, seed=options["seed"], router_correlation=correlation, on_bytes=begin("Writing")
+            )
         written = {"path": str(output), "file_bytes": output.stat().st_size}
     if as_json:
         print_json({**_figures(plan), **written})
@@ -113,12 +115,12 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
     With each come two good drafts (NAME-noise003 and NAME-noise01: weights changed by 0.3 % and 1 %) and a useless one
     (NAME-other). The same seed gives the same bytes.
     """
-    with byte_progress("Writing") as on_bytes:
-        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, on_bytes=on_bytes))
+    with byte_bars() as begin:
+        files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, on_bytes=begin("Writing")))
     if as_json:
         print_json({"files": files})
         return
-    made = table(
+    shown = table(
         f"Tiny models in {output}",
         files,
         column("file", of=lambda file: f"{file.name}.gguf"),
@@ -127,7 +129,7 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
         column("size", "bytes", "", "n_bytes"),
         column("sha256", of=lambda file: file.sha256[:12]),
     )
-    print_table(made)
+    print_table(shown)
 
 
 @make.command()
@@ -145,8 +147,8 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
     that `mlsd models list` shows; its quantization is kept.
     """
     source = Path(shared.model_file(model).path)
-    with byte_progress("Writing") as on_bytes:
-        perturb(source, output, noise=std, seed=seed, on_bytes=on_bytes)
+    with byte_bars() as begin:
+        perturb(source, output, noise=std, seed=seed, on_bytes=begin("Writing"))
     n_bytes, sha256 = output.stat().st_size, file_sha256(output)
     if as_json:
         print_json({"path": str(output), "n_bytes": n_bytes, "sha256": sha256, "noise": std, "seed": seed})
@@ -187,7 +189,7 @@ def subset(
     from mlsd.measure.process import call
     from mlsd.measure.worker.layer_search import search_layers
 
-    file, found = shared.model_file(model), None
+    file, layers = shared.model_file(model), None
     choices = {name: options[name] for name in ("keep", "skip", "exit", "fraction", "component")}
     if search is not None:
         fraction = choices.pop("fraction")
@@ -197,23 +199,22 @@ def subset(
                 hint="Like --search greedy --fraction 0.33 --text FILE.",
             )
         work = partial(search_layers, file, engine, prompt_from_file(text).text, search, fraction)
-        found = call(work, doing="looking for blocks to leave out")
-        choices["skip"] = ",".join(map(str, found.skipped))
+        layers = call(work, doing="looking for blocks to leave out")
+        choices["skip"] = ",".join(map(str, layers.skipped))
     source = Source(Path(file.path))
     if all(choice is None for choice in choices.values()):
         raise InputError(
             "The blocks of the draft are not given.", hint="Give --keep, --skip, --exit, --fraction or --component."
         )
-    _write_draft(source, plan(source, LayerSkipOptions(**choices)).edit, output, as_json, found)
-    if found is not None and not as_json:
-        note(
-            f"Next: mlsd bench {quoted(model)} --drafter {found.drafter} --gamma 2 (timed, with the model's own memory)"
-        )
+    _write_draft(source, plan(source, LayerSkipOptions(**choices)).edit, output, as_json, layers)
+    if layers is not None and not as_json:
+        command = f"mlsd bench {quoted(model)} --drafter {layers.drafter} --gamma 2"
+        note(f"Next: {command} (timed, with the model's own memory)")
 
 
-def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found: LayersFound | None = None) -> None:
-    with byte_progress("Writing") as on_bytes:
-        write_edit(source, edit, output, on_bytes=on_bytes)
+def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, search: LayersFound | None = None) -> None:
+    with byte_bars() as begin:
+        write_edit(source, edit, output, on_bytes=begin("Writing"))
     n_parameters = sum(piece.tensor.n_weights for piece in edit.pieces)
     n_of_model = sum(tensor.n_bytes for tensor in source.tensors)
     n_layers = trunk_layers(source)
@@ -228,8 +229,8 @@ def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found:
                 "n_parameters": n_parameters,
                 "weight_bytes": edit.n_bytes,
                 "weight_bytes_model": n_of_model,
-                "calibration": found,
-                "drafter": found and found.drafter,
+                "calibration": search,
+                "drafter": search and search.drafter,
             }
         )
         return
@@ -237,11 +238,11 @@ def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, found:
         f"{output}: {edit.label}. Blocks {as_ranges(edit.layers)} of 0-{(n_layers or 0) - 1}; {n_parameters:,} "
         f"parameters, {format_bytes(edit.n_bytes)} ({format_percent(edit.n_bytes / n_of_model)} of the model)"
     )
-    if found is not None:
+    if search is not None:
         say(
-            f"Accepted on text not searched on, with the model's own memory: {format_percent(found.acceptance_rate)}; "
-            f"as many blocks spread evenly: {format_percent(found.uniform_acceptance_rate)} "
-            f"({found.n_candidates} sets tried in {format_duration(found.search_ns / 1e9)})"
+            f"Accepted on text not searched on, with the model's own memory: {format_percent(search.acceptance_rate)}; "
+            f"as many blocks spread evenly: {format_percent(search.uniform_acceptance_rate)} "
+            f"({search.n_candidates} sets tried in {format_duration(search.search_ns / 1e9)})"
         )
     note("The draft is a copy: in a run its weights lie in memory next to the target's.")
 
@@ -262,8 +263,8 @@ def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> 
     from mlsd.drafters.lookup.suffix_store import build_store
 
     file = shared.model_file(target)
-    with byte_progress("Reading") as on_bytes:
-        header = build_store(texts, Path(file.path), file.ref, output, on_bytes)
+    with byte_bars() as begin:
+        header = build_store(texts, Path(file.path), file.ref, output, begin("Reading"))
     print_store(output, header, as_json)
 
 

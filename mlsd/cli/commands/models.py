@@ -47,9 +47,9 @@ models.add_command(make)
 def list_models(role: str | None, here: bool, as_json: bool) -> None:
     """Print every model that has an id."""
     library = Library()
-    known = {name for entry in library.manifest for name in entry.roles}
-    if role is not None and role not in known:
-        raise InputError(f"No model has the role {role!r}.", hint=choose(role, sorted(known)))
+    roles = {name for entry in library.manifest for name in entry.roles}
+    if role is not None and role not in roles:
+        raise InputError(f"No model has the role {role!r}.", hint=choose(role, sorted(roles)))
     listed = [library.listing(entry) for entry in library.manifest if role is None or role in entry.roles]
     listed = [model for model in listed if model.here or not here]
     if as_json:
@@ -195,11 +195,11 @@ def methods(name: str | None, as_json: bool) -> None:
         else:
             _print_method(method)
         return
-    known, missing = [find_method(each).info() for each in sorted(METHODS)], list(UNAVAILABLE.values())
+    listed, missing = [find_method(each).info() for each in sorted(METHODS)], list(UNAVAILABLE.values())
     if as_json:
-        print_json({"methods": known, "unavailable": missing})
+        print_json({"methods": listed, "unavailable": missing})
         return
-    print_table(methods_table(known))
+    print_table(methods_table(listed))
     for other in missing:
         note(f"Not available: {other.name}: {other.reason}. {other.instead}")
     note("Options and presets of one: mlsd models methods NAME")
@@ -243,19 +243,19 @@ def distance(model: str, as_json: bool, engine: EngineOptions, **options: Any) -
     if options["db"] is not None and options["db"].exists():
         Store.open(options["db"], create=False).close()  # see before any work that it can be written
     with working("Reading the text"):
-        found = read_distance(job)
+        distance = read_distance(job)
     if options["db"] is not None:
         with Store.open(options["db"]) as store:
-            store.add_distance(found)
+            store.add_distance(distance)
         note(f"Kept in {options['db']}.")
     if as_json:
-        print_json(found)
+        print_json(distance)
         return
-    say(f"Perplexity             {found.perplexity:.3f}, {found.n_tokens} tokens")
-    say(f"Perplexity of draft    {found.draft_perplexity:.3f}")
-    say(f"Ratio draft / model    {found.ratio:.3f} ({found.ratio_low:.3f} .. {found.ratio_high:.3f})")
-    say(f"Total variation        {found.total_variation:.4f} +- {found.total_variation_error:.4f}")
-    say(f"Same likeliest token   {format_percent(found.agreement)}")
+    say(f"Perplexity             {distance.perplexity:.3f}, {distance.n_tokens} tokens")
+    say(f"Perplexity of draft    {distance.draft_perplexity:.3f}")
+    say(f"Ratio draft / model    {distance.ratio:.3f} ({distance.ratio_low:.3f} .. {distance.ratio_high:.3f})")
+    say(f"Total variation        {distance.total_variation:.4f} +- {distance.total_variation_error:.4f}")
+    say(f"Same likeliest token   {format_percent(distance.agreement)}")
 
 
 def _job(target: ModelFile, engine: EngineOptions, text: str, options: dict[str, Any]) -> DistanceJob:

@@ -172,20 +172,20 @@ def show_trial(identity: str, rounds: bool, db: Path | None, as_json: bool) -> N
 
 
 def _find(store: Store, identity: str) -> list[Measured]:
-    found = []
+    trials = []
     if identity.isdecimal():
-        found = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))
-        if not found and (broken := store.impossible.get(int(identity))) is not None:
+        trials = list(store.trials(TrialFilter(trial_id=int(identity), superseded=True)))
+        if not trials and (broken := store.impossible.get(int(identity))) is not None:
             raise InputError(f"Trial {identity} cannot be: {broken.sentence}.", hint="It is left out of every answer.")
-    if not found and len(identity) >= 4:
-        found = list(store.trials(TrialFilter(case_id=identity)))
-        cases = {stored.trial.case_id for stored in found}
+    if not trials and len(identity) >= 4:
+        trials = list(store.trials(TrialFilter(case_id=identity)))
+        cases = {stored.trial.case_id for stored in trials}
         if len(cases) > 1:
             raise InputError(f"{len(cases)} cases begin with {identity!r}.", hint="Give more of the id.")
-    if not found:
+    if not trials:
         hint = "`mlsd results trials` lists them."
         raise InputError(f"No trial has the number or case id {identity!r}.", hint=hint)
-    return found
+    return trials
 
 
 @results.command("check")

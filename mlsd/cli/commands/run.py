@@ -150,29 +150,29 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
     from mlsd.measure.parent.memory import refuse_loads
     from mlsd.models.library import space_hint
 
-    prepared, found = plan_study(request, db, here=True, cool_down_s=cool_down_s)
-    refuse_loads(found.memory)
+    prepared, forecast = plan_study(request, db, here=True, cool_down_s=cool_down_s)
+    refuse_loads(forecast.memory)
     if not prepared.missing:
         return None
     library, to_get = request.library, []
     for id_ in prepared.missing:
-        size = format_bytes(found.sizes[id_])
-        if id_ in found.elsewhere:
-            note(f"{id_}: {size}, used in its folder: {found.elsewhere[id_]}")
+        size = format_bytes(forecast.sizes[id_])
+        if id_ in forecast.elsewhere:
+            note(f"{id_}: {size}, used in its folder: {forecast.elsewhere[id_]}")
         else:
             to_get.append(id_)
             note(f"{id_}: {size} to download or make")
-    n_bytes = found.download_bytes
-    if n_bytes is not None and n_bytes > found.free_disk_bytes:
+    n_bytes = forecast.download_bytes
+    if n_bytes is not None and n_bytes > forecast.free_disk_bytes:
         raise InputError(
-            f"{format_bytes(n_bytes)} are to be downloaded or made, {format_bytes(found.free_disk_bytes)} are free.",
+            f"{format_bytes(n_bytes)} are to be downloaded or made, {format_bytes(forecast.free_disk_bytes)} are free.",
             hint=space_hint("HF_HUB_CACHE"),
         )
     if to_get:
         took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
         note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
-        duration = "duration unknown" if found.time.seconds is None else found.time.words
-        note(f"{found.time.n_trials} trials; {duration}.")
+        duration = "duration unknown" if forecast.time.seconds is None else forecast.time.words
+        note(f"{forecast.time.n_trials} trials; {duration}.")
         if (first := prepared.next_to_bring()) is not None:
             names = ", ".join(ref.id for ref in prepared.missing_of(first))
             note(f"Local models are measured first, then mlsd downloads {names}, each before its own trials.")
@@ -219,16 +219,16 @@ def _run_lab(
         note(f"Did not measure: {refused}")
     if as_json:
         print_json(result)
-    for place in result.machines:
-        found = place.outcome
-        machine = f"{place.environment.chip or place.environment.machine}, {place.environment.backend}"
-        counts = f"{found.n_ok} trials measured, {found.n_failed} failed, {found.n_skipped} done before"
-        note(f"{machine}: {counts}, {found.n_left} left; in {result.database}.")
+    for machine in result.machines:
+        outcome = machine.outcome
+        name = f"{machine.environment.chip or machine.environment.machine}, {machine.environment.backend}"
+        counts = f"{outcome.n_ok} trials measured, {outcome.n_failed} failed, {outcome.n_skipped} done before"
+        note(f"{name}: {counts}, {outcome.n_left} left; in {result.database}.")
     if not as_json:
         _say_answer(result.answer)
-    if any(place.outcome.interrupted for place in result.machines):
+    if any(machine.outcome.interrupted for machine in result.machines):
         ctx.exit(130)
-    if any(place.outcome.n_left for place in result.machines):
+    if any(machine.outcome.n_left for machine in result.machines):
         note("The same command continues where it stopped.")
         ctx.exit(1)
 
@@ -278,16 +278,16 @@ def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None
     from mlsd.measure.parent.forecast import plan_study
 
     with working("Planning"):
-        prepared, found = plan_study(request, db, cool_down_s=cool_down_s)
+        prepared, forecast = plan_study(request, db, cool_down_s=cool_down_s)
     say_default(request)
     if as_json:
-        print_json(_plan_object(prepared.plan, found))
+        print_json(_plan_object(prepared.plan, forecast))
     else:
-        _print_plan(prepared.plan, found)
-    return not found.memory or any(load.verdict != "does not fit" for load in found.memory)
+        _print_plan(prepared.plan, forecast)
+    return not forecast.memory or any(load.verdict != "does not fit" for load in forecast.memory)
 
 
-def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
+def _plan_object(planned: Plan, forecast: Forecast) -> dict[str, Any]:
     slots = list(planned.slots())
     repeats, roles = Counter(slot.case_id for slot in slots), {slot.case_id: slot.role for slot in slots}
     cases = [
@@ -300,45 +300,45 @@ def _plan_object(planned: Plan, found: Forecast) -> dict[str, Any]:
         "study_trials": sum(planned.study_trials.values()),
         "paired_baselines": planned.paired_baselines,
         "seed": planned.seed,
-        "needs": found,
+        "needs": forecast,
         "left_out": planned.left_out,
         "cases": cases,
     }
 
 
-def _print_plan(planned: Plan, found: Forecast) -> None:
-    for line in _needs(planned, found):
+def _print_plan(planned: Plan, forecast: Forecast) -> None:
+    for line in _needs(planned, forecast):
         say(line)
     print_table(plan_table(planned))
     if planned.loads:
-        print_table(load_table(found))
-        print_table(memory_table(found.memory, arms=columns() is None))
+        print_table(load_table(forecast))
+        print_table(memory_table(forecast.memory, arms=columns() is None))
     for left in planned.left_out:
         say(left.words)
 
 
-def _needs(planned: Plan, found: Forecast) -> list[str]:
+def _needs(planned: Plan, forecast: Forecast) -> list[str]:
     n_paired = planned.paired_baselines
     kinds = f" ({sum(planned.study_trials.values())} study trials, {n_paired} paired baselines)" if n_paired else ""
-    cases = f"{len(planned.cases())} cases, {found.time.n_trials} trials{kinds}, {len(found.memory)} loads"
-    lines = [cases, f"time: {found.time.words}"]
-    if not found.time.n_trials:
+    cases = f"{len(planned.cases())} cases, {forecast.time.n_trials} trials{kinds}, {len(forecast.memory)} loads"
+    lines = [cases, f"time: {forecast.time.words}"]
+    if not forecast.time.n_trials:
         lines[1] = "nothing to measure: take other suites, a larger profile, or models of your own (--model ROLE=MODEL)"
-    elif found.time.seconds is None:
+    elif forecast.time.seconds is None:
         lines[1] = "time: not known; give --db with earlier results of these models"
     else:
-        if found.time.n_unknown:
-            lines[1] += f", without {found.time.n_unknown} trials whose rate is not known"
-        if "public rows" in found.time.sources:
-            lines[1] += f"; by public rows of {found.chips}, with acceptance as wide as it was seen"
-        if found.rest_s is None:
+        if forecast.time.n_unknown:
+            lines[1] += f", without {forecast.time.n_unknown} trials whose rate is not known"
+        if "public rows" in forecast.time.sources:
+            lines[1] += f"; by public rows of {forecast.chips}, with acceptance as wide as it was seen"
+        if forecast.rest_s is None:
             lines[1] += f"; rests until it is cool come on top, {MOST_S / 60:.0f} min behind each block at most"
-    if found.budget is not None:
-        lines.append(f"memory: {format_bytes(found.budget.limit_bytes)} may be used ({found.budget.basis})")
-    lines += [f"{load.verdict}: {load.why}" for load in found.memory if load.verdict != "fits"]
-    if found.missing:
-        size = "of a size not fully known" if found.download_bytes is None else format_bytes(found.download_bytes)
-        lines.append(f"disk: {size} to download or make, {format_bytes(found.free_disk_bytes)} free")
-        lines.append(f"not on this machine: {', '.join(found.missing)}")
-    lines += [f"with another program, and used from there: {id_}: {path}" for id_, path in found.elsewhere.items()]
+    if forecast.budget is not None:
+        lines.append(f"memory: {format_bytes(forecast.budget.limit_bytes)} may be used ({forecast.budget.basis})")
+    lines += [f"{load.verdict}: {load.why}" for load in forecast.memory if load.verdict != "fits"]
+    if forecast.missing:
+        size = "of a size not fully known" if forecast.download_bytes is None else format_bytes(forecast.download_bytes)
+        lines.append(f"disk: {size} to download or make, {format_bytes(forecast.free_disk_bytes)} free")
+        lines.append(f"not on this machine: {', '.join(forecast.missing)}")
+    lines += [f"with another program, and used from there: {id_}: {path}" for id_, path in forecast.elsewhere.items()]
     return lines

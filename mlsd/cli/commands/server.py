@@ -15,6 +15,7 @@ from mlsd.cli.answers import answer_object
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.records import EngineOptions
 from mlsd.servers.request import ServerRequest
 from mlsd.stats import grouped
 from mlsd.trials.decisions import SHORT_DECODE_NS
@@ -50,6 +51,8 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
     from mlsd.servers.measure import serve
 
     alone, launch, db = len(servers) == 1, options["launch"], options["db"]
+    shared.refuse(ctx, EngineOptions.__struct_fields__, not launch, "servers that --launch starts")
+    shared.refuse(ctx, ("rollback",), not options["with_engine"], "mlsd's --engine")
     if launch and not alone:
         raise click.UsageError("--launch takes one target.")
     request = ServerRequest(
