@@ -147,8 +147,8 @@ def test_the_python_of_a_page_runs_and_every_figure_of_it_is_seen(page: str, tmp
         else:
             cells += [ast.get_source_segment(code, statement) or "" for statement in ast.parse(code).body]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    place = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(book, timeout=300, kernel_name="python3", resources=place).execute()
+    folder = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(book, timeout=300, kernel_name="python3", resources=folder).execute()
     drawing = [cell for cell in book.cells if "mlsd.draw." in cell.source]
     assert [
         cell.source for cell in drawing if not any("image/png" in one.get("data", ()) for one in cell.outputs)
@@ -167,8 +167,8 @@ def texts() -> Iterator[tuple[Path, str]]:
             parts = (
                 node.values if isinstance(node, ast.JoinedStr) else node.elts if isinstance(node, ast.List) else [node]
             )
-            words = [str(part.value) if isinstance(part, ast.Constant) else " X " for part in parts]
-            yield path, (" " if isinstance(node, ast.List) else "").join(words)
+            values = [str(part.value) if isinstance(part, ast.Constant) else " X " for part in parts]
+            yield path, (" " if isinstance(node, ast.List) else "").join(values)
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             yield path, "".join(cell["source"])
@@ -191,38 +191,38 @@ def shown() -> Iterator[tuple[Path, list[str]]]:
     """The words of each command in these texts, without `mlsd`; in a page also of those in marks without it."""
     names = "|".join(COMMANDS)
     for path, text in texts():
-        found = re.findall(r"`mlsd\s+([^`]+)`", text) + re.findall(rf"(?<!`)\bmlsd +((?:{names})\b[^`;&|\n]*)", text)
+        commands = re.findall(r"`mlsd\s+([^`]+)`", text) + re.findall(rf"(?<!`)\bmlsd +((?:{names})\b[^`;&|\n]*)", text)
         if path in PAGES.values():
-            found += re.findall(rf"`((?:{names})(?: [^`]*)?)`", text)
-        for command in found:
+            commands += re.findall(rf"`((?:{names})(?: [^`]*)?)`", text)
+        for command in commands:
             yield path, [word.strip("\"'()") for word in re.split(r"[,.:](?=\s|$)", command)[0].split()]
 
 
-def unknown(words: list[str]) -> str | None:
+def unknown(arguments: list[str]) -> str | None:
     """What click does not know of a command, which it neither completes nor runs."""
     command: click.Command = cli
-    while words and not re.fullmatch("[A-Z]+", words[0]):
+    while arguments and not re.fullmatch("[A-Z]+", arguments[0]):
         context = click.Context(command, **cli.context_settings)
-        words = command.named(words) if isinstance(command, CommandGroup) else words
+        arguments = command.named(arguments) if isinstance(command, CommandGroup) else arguments
         try:
-            _, words, _ = command.make_parser(context).parse_args(words)
+            _, arguments, _ = command.make_parser(context).parse_args(arguments)
         except click.BadOptionUsage:  # the value of its last option is left out
             return None
         except click.NoSuchOption as error:
             return error.option_name
-        if not isinstance(command, click.Group) or not words:
+        if not isinstance(command, click.Group) or not arguments:
             return None
-        inner = command.get_command(context, words[0])
+        inner = command.get_command(context, arguments[0])
         if inner is None:
-            return words[0]
-        command, words = inner, words[1:]
+            return arguments[0]
+        command, arguments = inner, arguments[1:]
     return None
 
 
 def test_every_command_and_option_that_is_shown_exists() -> None:
-    found = list(shown())
-    assert len(found) > 400
-    assert not [(path.name, words) for path, words in found if unknown(words)]
+    commands = list(shown())
+    assert len(commands) > 400
+    assert not [(path.name, words) for path, words in commands if unknown(words)]
     assert unknown(["tune"]) == "tune" and unknown(["models", "methods", "--no"]) == "--no"
 
 
@@ -250,8 +250,10 @@ def test_zsh_reads_what_is_typed_as_it_stands() -> None:
 def test_every_make_target_that_is_shown_exists() -> None:
     targets = [line.split() for line in ALL_LINES if line.startswith("make ")]
     assert targets
-    for words in targets:
-        dry = subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    for arguments in targets:
+        dry = subprocess.run(
+            ["make", "--dry-run", *arguments[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         assert dry.returncode == 0, dry.stderr
 
 
@@ -290,9 +292,9 @@ def test_every_room_that_the_architecture_names_exists() -> None:
         r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|toml))?)`", PAGES["architecture.md"].read_text(encoding="utf-8")
     )
     assert len(named) > 20
-    made = ("results/",)
+    written = ("results/",)
     assert not [
-        one for one in named if one not in made and not any((at / one).exists() for at in (ROOT, ROOT / "mlsd"))
+        one for one in named if one not in written and not any((at / one).exists() for at in (ROOT, ROOT / "mlsd"))
     ]
 
 
@@ -337,11 +339,11 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     row = next(
         line for line in PAGES["reproduce.md"].read_text(encoding="utf-8").splitlines() if f"| {profile}" in line
     )
-    prepared, found = plan_study(study_request(tuple("ABCDF"), profile=profile))
-    assert found.budget is not None and found.download_bytes is not None
-    for promised in (str(found.time.n_trials), found.time.words, f"{found.budget.limit_bytes / 1e9:.1f} GB"):
+    prepared, forecast = plan_study(study_request(tuple("ABCDF"), profile=profile))
+    assert forecast.budget is not None and forecast.download_bytes is not None
+    for promised in (str(forecast.time.n_trials), forecast.time.words, f"{forecast.budget.limit_bytes / 1e9:.1f} GB"):
         assert f"| {promised} |" in row, "the estimate changed: write into the page what `mlsd run --dry-run` says now"
-    assert f"{sum(found.sizes[id_] or 0 for id_ in prepared.plan.models()) / 1e9:.3g} GB" in row
+    assert f"{sum(forecast.sizes[id_] or 0 for id_ in prepared.plan.models()) / 1e9:.3g} GB" in row
 
 
 def test_the_page_for_macs_names_what_has_no_trial_and_what_is_needed() -> None:

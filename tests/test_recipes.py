@@ -49,9 +49,9 @@ def edit(tree: Path) -> Edit:
 def python(tree: Path) -> Python:
     """What Python prints that imports the copy."""
 
-    def run(*words: str) -> str:
+    def run(*arguments: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, *words]
+        command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{PAGE}:\n{done.stderr[-2000:]}"
         return done.stdout

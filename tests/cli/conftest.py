@@ -68,18 +68,18 @@ def mlsd(capfd: pytest.CaptureFixture[str]) -> Mlsd:
     return run
 
 
-def drafted(mlsd: Mlsd, *words: object) -> dict[str, Any]:
+def drafted(mlsd: Mlsd, *arguments: object) -> dict[str, Any]:
     """The one drafted trial of a short bench of one block."""
-    ran = mlsd("bench", *words, "--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
+    ran = mlsd("bench", *arguments, "--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--json")
     assert ran.code == 0, ran.err
-    (found,) = [trial for trial in json.loads(ran.out)["trials"] if trial["arm"] == "sd"]
-    return dict(found)
+    (drafted_trial,) = [trial for trial in json.loads(ran.out)["trials"] if trial["arm"] == "sd"]
+    return dict(drafted_trial)
 
 
 def parsed(line: str) -> str:
     """The path of the command that click finds in a line, which it parses wholly and does not run."""
-    path, *words = shlex.split(line)
-    context = cli.make_context(path, words)
+    path, *arguments = shlex.split(line)
+    context = cli.make_context(path, arguments)
     while isinstance(context.command, click.Group) and (rest := [*context._protected_args, *context.args]):
         name, command, rest = context.command.resolve_command(context, rest)
         assert name is not None and command is not None

@@ -20,21 +20,21 @@ TRIALS = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
 
 def test_the_text_says_plain_decoding_is_among_the_choices_and_how_far_to_trust_it(mlsd: Mlsd) -> None:
     out = mlsd("advise", "tiny-moe", "--chip", "68 GB/s").out
-    for words in ("plain", "decided by", "not measured", "90 % of public rows", "Next: "):
-        assert words in out
+    for part in ("plain", "decided by", "not measured", "90 % of public rows", "Next: "):
+        assert part in out
 
 
 def test_an_open_question_ends_in_commands_and_a_decided_one_in_flags(mlsd: Mlsd) -> None:
     asked = ["advise", "qwen3.5-27b", "--quant", "q4_k_m", "--chip", "M4 Max", "--drafter"]
     out = mlsd(*asked, "pld").out
-    for words in (
+    for part in (
         "not decided yet",
         "pld at gamma",
         "pays from an acceptance of",
         "The biggest unknown is",
         "mlsd bench qwen3.5-27b",
     ):
-        assert words in out
+        assert part in out
     assert "--spec-type" not in out and "leave it off" not in out
     out = mlsd(*asked, "mtp", "--llama-build", "11524", "--gamma", "4", "--acceptance", "0.95").out
     assert "use mtp at gamma 4" in out and "--spec-type draft-mtp" in out
@@ -58,7 +58,7 @@ def test_a_method_that_is_not_predicted_is_named_and_a_typo_gets_the_nearest_nam
 
 def test_an_option_that_would_change_nothing_is_refused_and_a_method_is_no_target(mlsd: Mlsd) -> None:
     here, chip = ("advise", "tiny-dense", "--quant", "q4_k_m"), ("--chip", "M4 Pro")
-    for asked, told in (
+    for asked, expected in (
         (here, "a file on this machine, in the quantization that it has"),
         ((*here, *chip), "a file on this machine, in the quantization that it has"),
         (("advise", "qwen3-8b-q8_0", "--quant", "q4_k_m", *chip), "qwen3-8b-q8_0 is in Q8_0 by its name"),
@@ -68,7 +68,7 @@ def test_an_option_that_would_change_nothing_is_refused_and_a_method_is_no_targe
         (("advise", "tiny-dense", "--draft", "tiny-draft"), "mlsd calibrate tiny-dense --draft tiny-draft"),
     ):
         ran = mlsd(*asked)
-        assert ran.code == 2 and told in ran.err, ran.err
+        assert ran.code == 2 and expected in ran.err, ran.err
 
 
 def test_drafts_that_p_min_ends_are_asked_with_the_length_of_their_answer(mlsd: Mlsd) -> None:
@@ -89,8 +89,8 @@ def test_next_names_files_of_models_that_no_list_holds_and_pulls_the_others(mlsd
     out = mlsd("advise", "qwen3.5-27b-q8_0", *asked, "qwen3.5-0.8b-q8_0").out
     assert "mlsd models pull qwen3.5-27b-q8_0 qwen3.5-0.8b-q8_0 && mlsd bench qwen3.5-27b-q8_0 --draft" in out
     unsure = ("advise", "qwen2.5-7b-q4_k_m", "--chip", "M3 Max", "--drafter", "pld", "--gamma", "4")
-    told = "by --llama-build: kernels changed at b11404"
-    assert told in mlsd(*unsure).out and told not in mlsd(*unsure, "--llama-build", "11524").out
+    source = "by --llama-build: kernels changed at b11404"
+    assert source in mlsd(*unsure).out and source not in mlsd(*unsure, "--llama-build", "11524").out
 
 
 def test_the_memory_counts_the_draft_and_names_macs_that_were_sold(mlsd: Mlsd) -> None:
@@ -117,8 +117,8 @@ def test_a_runtime_or_a_depth_is_modelled_on_a_known_chip_and_refused_elsewhere(
     chip = Runtime(chip=apple_chip("M4 Pro") or unnamed_chip(273))
     monkeypatch.setattr(ask, "_here", lambda *_: AdvisedMachine(environment_key="here", runtime=chip))
     asked = ("advise", "qwen3-8b-q4_k_m", "--drafter", "pld", "--runtime", "mlx", "--depth", "32000", "--gamma", "4")
-    own, other = mlsd(*asked).out, mlsd(*asked, "--chip", "M4 Pro").out
-    assert _table(own) == _table(other) != ""
+    here, other = mlsd(*asked).out, mlsd(*asked, "--chip", "M4 Pro").out
+    assert _table(here) == _table(other) != ""
 
 
 def _table(out: str) -> str:
@@ -133,9 +133,9 @@ def test_an_acceptance_may_be_given_in_per_cent(mlsd: Mlsd, rate: str) -> None:
 
 def test_another_mac_runs_the_build_that_set_up_installs_there(mlsd: Mlsd) -> None:
     asked = ["advise", "qwen3.5-27b-q4_k_m", "--chip", "M2 Ultra", "--drafter", "mtp", "--workload", "code"]
-    told = [mlsd(*asked, *build).out for build in ((), ("--llama-build", str(installed_build(A_MAC))))]
-    assert told[0] == told[1] and "use mtp at gamma 4 (1." in told[0]
-    assert re.search(r"decides; mtp at gamma 16, at 2\.\d+ \(1\.0.*\), is tested by no public row\.", told[0])
+    answers = [mlsd(*asked, *build).out for build in ((), ("--llama-build", str(installed_build(A_MAC))))]
+    assert answers[0] == answers[1] and "use mtp at gamma 4 (1." in answers[0]
+    assert re.search(r"decides; mtp at gamma 16, at 2\.\d+ \(1\.0.*\), is tested by no public row\.", answers[0])
 
 
 def test_what_is_left_open_is_measured_and_asked_again(mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,11 +61,11 @@ READ: dict[str, Callable[[ArmResult], Sequence[float | None]]] = {
     "MGL": lambda one: [one.mgl],
     "break-even MGL": lambda one: [one.break_even_mgl],
 }
-WORDS = {"faster", "slower", "no difference", "not decided yet"}
+EFFECTS = {"faster", "slower", "no difference", "not decided yet"}
 
 
-def _ends(one: ArmResult, *, value: bool) -> list[float | None]:
-    ratio = one.ratio
+def _ends(arm: ArmResult, *, value: bool) -> list[float | None]:
+    ratio = arm.ratio
     if ratio is None:
         return []
     return [*([ratio.value] if value else []), *(() if ratio.low is None else (ratio.low, ratio.high))]
@@ -87,8 +87,8 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> BenchResult:
 
 @pytest.fixture(scope="module")
 def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = blocks(MOE, "B", noise=0.03) + blocks(DENSE, "D", alpha=0.2, noise=0.03, prompts=("code", "chinese"))
-    path = write(tmp_path_factory.mktemp("agreement") / "suites.sqlite", made, suites=["B", "D"])
+    trials = blocks(MOE, "B", noise=0.03) + blocks(DENSE, "D", alpha=0.2, noise=0.03, prompts=("code", "chinese"))
+    path = write(tmp_path_factory.mktemp("agreement") / "suites.sqlite", trials, suites=["B", "D"])
     return write_again(path)
 
 
@@ -119,40 +119,40 @@ def rows_of(table: Table) -> Iterator[dict[str, str]]:
 def arm_of(row: dict[str, str], arms: Sequence[ArmResult]) -> ArmResult | None:
     """The arm that a row shows: by target, setting, text, suite and length, as far as its columns tell."""
 
-    def fits(one: ArmResult) -> bool:
-        gamma = row.get("gamma", str(one.case.gamma)) == str(one.case.gamma)
-        name = one.setting in row.values() or (
-            gamma and (one.label in row.values() or f"{_target(one)} + {one.label}" in row.values())
+    def fits(arm: ArmResult) -> bool:
+        gamma = row.get("gamma", str(arm.case.gamma)) == str(arm.case.gamma)
+        name = arm.setting in row.values() or (
+            gamma and (arm.label in row.values() or f"{_target(arm)} + {arm.label}" in row.values())
         )
-        name = name or f"{_target(one)} + {one.setting}" in row.values()
-        where = {"text": one.text, "prompt": one.text, "output tokens": str(one.question.n_predict),
-                 "target": _target(one), "suite": one.question.suite}  # fmt: skip
+        name = name or f"{_target(arm)} + {arm.setting}" in row.values()
+        where = {"text": arm.text, "prompt": arm.text, "output tokens": str(arm.question.n_predict),
+                 "target": _target(arm), "suite": arm.question.suite}  # fmt: skip
         return name and all(row.get(label, value) == value for label, value in where.items())
 
-    found = [one for one in arms if not one.is_plain and fits(one)]
-    assert len(found) <= 1, (row, [(one.setting, one.text, one.question.suite) for one in found])
-    return found[0] if found else None
+    fitting = [one for one in arms if not one.is_plain and fits(one)]
+    assert len(fitting) <= 1, (row, [(one.setting, one.text, one.question.suite) for one in fitting])
+    return fitting[0] if fitting else None
 
 
-def _target(one: ArmResult) -> str:
-    return one.case.target.id
+def _target(arm: ArmResult) -> str:
+    return arm.case.target.id
 
 
 def hold(table: Table, arms: Sequence[ArmResult]) -> int:
     """How many cells of a table are what the record says; any other is an error."""
     n = 0
     for row in rows_of(table):
-        one = arm_of(row, arms)
-        for label, text in row.items() if one is not None else ():
-            assert one is not None
-            if label in ("effect", "decision") and text in WORDS | {"a control"}:
-                assert text == ("a control" if one.control else one.effect), (table.title, row)
+        arm = arm_of(row, arms)
+        for label, text in row.items() if arm is not None else ():
+            assert arm is not None
+            if label in ("effect", "decision") and text in EFFECTS | {"a control"}:
+                assert text == ("a control" if arm.control else arm.effect), (table.title, row)
                 n += 1
             if label not in READ:
                 continue
             # A column may show the value without its ends, or how few units gave no interval.
             printed = NUMBER.findall(re.sub(r"\(\d+ (texts|blocks)\)", "", text.replace("\u202f", "")))
-            wanted = [value for value in READ[label](one) if value is not None][: len(printed)]
+            wanted = [value for value in READ[label](arm) if value is not None][: len(printed)]
             shown, digits = list(map(float, printed)), [len(number.partition(".")[2]) for number in printed]
             assert [round(v, d) for v, d in zip(wanted, digits, strict=True)] == pytest.approx(shown, abs=0.011), (
                 table.title, label, row, wanted,
@@ -165,14 +165,14 @@ def everywhere(study: Study) -> dict[str, int]:
     """Cells that were compared, by table of the page; the page's two forms show the same cells."""
     page = build(study)
     tables = [table for section in page.sections for table in section.tables]
-    own = {"table-5": study.pooled}
-    found = {t.id: hold(t, own.get(t.id, study.results)) for t in tables if t.id in _ARMS}
+    pooled = {"table-5": study.pooled}
+    held = {t.id: hold(t, pooled.get(t.id, study.results)) for t in tables if t.id in _ARMS}
     written = html.render(page), markdown.render(page)
-    for one in study.results:
-        if one.ratio is not None and not one.is_plain:
-            assert all(f"{one.ratio.value:.2f}x" in form for form in written)
+    for arm in study.results:
+        if arm.ratio is not None and not arm.is_plain:
+            assert all(f"{arm.ratio.value:.2f}x" in form for form in written)
     figures(study)
-    return found
+    return held
 
 
 _ARMS = {"speedups", "table-5", "table-f", "depth"}
@@ -187,9 +187,9 @@ def figures(study: Study) -> None:
     for line in ax.get_lines():
         xs = [round(float(x), 9) for x in line.get_xdata()]  # type: ignore[union-attr]
         assert set(xs) <= ratios | ends, line.get_label()
-    words = {str(line.get_label()) for line in ax.get_lines()} - {"_interval"}
+    labels = {str(line.get_label()) for line in ax.get_lines()} - {"_interval"}
     effects = {one.effect for one in study.results if one.ratio is not None and not one.is_plain and not one.control}
-    assert words and words - {"a bound"} <= effects
+    assert labels and labels - {"a bound"} <= effects
     for ax in speedup_over_gamma(study).axes:
         for line in ax.get_lines():
             if "(published" not in str(line.get_label()) and not str(line.get_label()).startswith("_"):
@@ -201,32 +201,32 @@ def figures(study: Study) -> None:
 
 @pytest.mark.heavy
 def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd, tmp_path: Path) -> None:
-    arms = [one for one in benched.results if not one.is_plain]
-    assert len(arms) == 12 and sum(one.control for one in arms) == 4
+    arms = [arm for arm in benched.results if not arm.is_plain]
+    assert len(arms) == 12 and sum(arm.control for arm in arms) == 4
     assert hold(bench_table(benched.results), arms) > 60
-    assert all(f"{one.ratio.value:.2f}x" in terminal.render(bench_table(benched.results)) for one in arms if one.ratio)
+    assert all(f"{arm.ratio.value:.2f}x" in terminal.render(bench_table(benched.results)) for arm in arms if arm.ratio)
     with Store.open(Path(benched.database), read_only=True) as store:
-        remade = {(one.question, one.name): one for one in latest(o for s in sessions(store) for o in s.results())}
-    for one in benched.results:
-        again = remade[one.question, one.name]
+        remade = {(arm.question, arm.name): arm for arm in latest(o for s in sessions(store) for o in s.results())}
+    for arm in benched.results:
+        again = remade[arm.question, arm.name]
         assert (again.ratio, again.standing, again.tok_s, again.plain_tok_s) == (
-            one.ratio, one.standing, one.tok_s, one.plain_tok_s,
+            arm.ratio, arm.standing, arm.tok_s, arm.plain_tok_s,
         ), "another bench in the file changes nothing"  # fmt: skip
     study = study_of(benched.database)
-    found = everywhere(study)
-    assert found["speedups"] > 5
+    cells = everywhere(study)
+    assert cells["speedups"] > 5
     shown = {
         answer.text: answer.words for answer in study.answers if answer.best and answer.best.question.suite == "bench"
     }
     assert all(shown[answer.text] == answer.words for answer in benched.answers if answer.text == "factual")
     fitted = json.loads(mlsd("results", "fits", "--db", benched.database, "--json").out)["arms"]
-    for one in arms:
-        assert json.loads(json.dumps(_builtins(one))) in fitted
+    for arm in arms:
+        assert json.loads(json.dumps(_builtins(arm))) in fitted
     exported(mlsd, Path(benched.database), arms, tmp_path)
 
 
-def _builtins(one: ArmResult) -> Any:
-    return msgspec.to_builtins(arm_object(one))
+def _builtins(arm: ArmResult) -> Any:
+    return msgspec.to_builtins(arm_object(arm))
 
 
 def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> None:
@@ -234,12 +234,12 @@ def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> N
     assert mlsd("results", "export", "csv", "--db", db, "-o", folder / "t.csv").code == 0
     with (folder / "t.csv").open(encoding="utf-8") as file:
         tok_s = {int(row["trial_id"]): float(row["decode_tok_s"]) for row in csv.DictReader(file)}
-    for one in arms:
-        pairs = [tok_s[pair.own.id or 0] / tok_s[pair.plain.id or 0] for pair in one.pairs]
+    for arm in arms:
+        pairs = [tok_s[pair.own.id or 0] / tok_s[pair.plain.id or 0] for pair in arm.pairs]
         ratio = math.exp(statistics.fmean(map(math.log, pairs)))
-        assert one.ratio is not None and ratio == pytest.approx(one.ratio.value)
-        rates = [tok_s[pair.own.id or 0] for pair in one.pairs]
-        assert math.exp(statistics.fmean(map(math.log, rates))) == pytest.approx(one.tok_s)
+        assert arm.ratio is not None and ratio == pytest.approx(arm.ratio.value)
+        rates = [tok_s[pair.own.id or 0] for pair in arm.pairs]
+        assert math.exp(statistics.fmean(map(math.log, rates))) == pytest.approx(arm.tok_s)
 
 
 # --- suites -------------------------------------------------------------------------------------------------------
@@ -247,19 +247,19 @@ def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> N
 
 def test_suites_say_the_same_on_every_surface_and_other_sessions_change_nothing(suites: Path, mlsd: Mlsd) -> None:
     study = study_of(suites)
-    found = everywhere(study)
-    assert min(found[name] for name in ("speedups", "table-5")) > 10, found
+    cells = everywhere(study)
+    assert min(cells[name] for name in ("speedups", "table-5")) > 10, cells
     with Store.open(suites, read_only=True) as store:
-        alone = next(s for s in sessions(store) if "B" in {one.case.suite for one in s.trials})
+        alone = next(s for s in sessions(store) if "B" in {arm.case.suite for arm in s.trials})
         assert alone.plan.n_arms == {} and len(sessions(store)) == 2
-    own = {(o.question, o.name): o.ratio for o in alone.results()}
-    for one in study.results:
-        if one.question.suite in "BD":
-            assert one.ratio == own[one.question, one.name]
-    for one in json.loads(mlsd("results", "fits", "--db", suites, "--json").out)["arms"]:
-        assert one in [json.loads(json.dumps(_builtins(arm))) for arm in study.pooled]
-    pooled = [one for one in study.pooled if not one.is_plain]
-    assert all("workloads pooled" in one.text for one in pooled if one.question.suite == "B")
+    ratios = {(o.question, o.name): o.ratio for o in alone.results()}
+    for arm in study.results:
+        if arm.question.suite in "BD":
+            assert arm.ratio == ratios[arm.question, arm.name]
+    for printed in json.loads(mlsd("results", "fits", "--db", suites, "--json").out)["arms"]:
+        assert printed in [json.loads(json.dumps(_builtins(arm))) for arm in study.pooled]
+    pooled = [arm for arm in study.pooled if not arm.is_plain]
+    assert all("workloads pooled" in arm.text for arm in pooled if arm.question.suite == "B")
 
 
 # --- a server -----------------------------------------------------------------------------------------------------
@@ -267,10 +267,10 @@ def test_suites_say_the_same_on_every_surface_and_other_sessions_change_nothing(
 
 def test_a_server_says_the_same_in_its_report(served: ServerResult) -> None:
     study = study_of(served.database)
-    (own,) = [one for one in served.results if not one.is_plain]
+    (drafted,) = [one for one in served.results if not one.is_plain]
     (again,) = [one for one in study.results if not one.is_plain]
     assert (again.ratio, again.standing, again.tok_s, again.plain_tok_s, again.mgl) == (
-        own.ratio, own.standing, own.tok_s, own.plain_tok_s, own.mgl,
+        drafted.ratio, drafted.standing, drafted.tok_s, drafted.plain_tok_s, drafted.mgl,
     )  # fmt: skip
     assert [answer.words for answer in study.answers] == [answer.words for answer in served.answers]
     everywhere(study)
@@ -281,12 +281,12 @@ def test_a_server_says_the_same_in_its_report(served: ServerResult) -> None:
 
 def failing(kind: str) -> list[tuple[Case, Trial]]:
     """Blocks of which nothing can be judged: their drafts did not finish."""
-    made = blocks(DENSE, gammas=(4,), prompts=("code",))
-    return [(of, one if of.arm == "ar" else failed(of, one.block, one.repeat, kind)) for of, one in made]
+    trials = blocks(DENSE, gammas=(4,), prompts=("code",))
+    return [(of, one if of.arm == "ar" else failed(of, one.block, one.repeat, kind)) for of, one in trials]
 
 
-def _of_server(one: ArmResult) -> ArmResult:
-    return replace(one, question=replace(one.question, source="server", suite=SERVERS))
+def _of_server(arm: ArmResult) -> ArmResult:
+    return replace(arm, question=replace(arm.question, source="server", suite=SERVERS))
 
 
 def _gone(name: str, **_: object) -> None:
@@ -294,7 +294,7 @@ def _gone(name: str, **_: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "made"),
+    ("use", "trials"),
     [
         ("on", blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))),
         ("off", blocks(DENSE, alpha=0.1, gammas=(4,), prompts=("code",))),
@@ -303,17 +303,17 @@ def _gone(name: str, **_: object) -> None:
     ],
 )
 def test_an_answer_is_one_statement_on_every_surface(
-    use: str, made: list[tuple[Case, Trial]], mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    use: str, trials: list[tuple[Case, Trial]], mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    path = write(tmp_path / "s.sqlite", made)
+    path = write(tmp_path / "s.sqlite", trials)
     here = AdvisedMachine(environment_key=environment_key(MACHINE))
     monkeypatch.setattr(ask, "_here", lambda *_: here)
     monkeypatch.setattr(known_model, "resolve_model", _gone)  # the files of these names that are here are others
     study = study_of(path)
-    (found,) = study.answers
-    assert found.use == use
-    (shown,) = answer_objects([found], [], Invocation())
+    (answer,) = study.answers
+    assert answer.use == use
+    (shown,) = answer_objects([answer], [], Invocation())
     say_answers([shown])
     page = build(study)
     said = {
@@ -327,9 +327,9 @@ def test_an_answer_is_one_statement_on_every_surface(
         "advice": mlsd("advise", "tiny-dense", "--db", path).out,
     }
     flat = {surface: " ".join(text.replace("\\", "").split()) for surface, text in said.items()}
-    rest = found.words.removeprefix(f"{use}: ")[1:]  # a sentence may begin with it
+    rest = answer.words.removeprefix(f"{use}: ")[1:]  # a sentence may begin with it
     assert [surface for surface, text in flat.items() if rest not in text] == []
     (advised,) = json.loads(mlsd("advise", "tiny-dense", "--db", path, "--json").out)["measured"]
-    assert (advised["use"], advised["words"]) == (use, found.words)
+    assert (advised["use"], advised["words"]) == (use, answer.words)
     has_flags = {surface for surface, text in flat.items() if "llama-server: " in text}
     assert has_flags - {"advice"} == ({"terminal", "page", "Markdown", "server"} if use in DECIDED else set())

@@ -58,9 +58,9 @@ def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: P
     arms = {(row["arm"], row["gamma"]): row for row in answer["summary"]}
     assert set(arms) == {("ar", 0), ("sd", 2), ("sd", 4)}
     assert arms["sd", 4]["speedup"] == pytest.approx(arms["sd", 4]["tok_s"] / arms["sd", 4]["plain_tok_s"])
-    own = [trial for trial in answer["trials"] if (trial["arm"], trial["gamma"]) == ("sd", 4)]
+    drafted = [trial for trial in answer["trials"] if (trial["arm"], trial["gamma"]) == ("sd", 4)]
     assert arms["sd", 4]["acceptance_rate"] == pytest.approx(
-        sum(trial["accepted"] for trial in own) / sum(trial["proposed"] for trial in own)
+        sum(trial["accepted"] for trial in drafted) / sum(trial["proposed"] for trial in drafted)
     )
 
 
@@ -72,8 +72,8 @@ def test_the_table_shows_both_arms_with_their_verdict(mlsd: Mlsd, tiny: Path) ->
         assert column in header
     assert "\x1b" not in result.out, "colours must be off when piped"
     assert result.out.count("lossless") == 2
-    known = r"llama Q8_0, .+, 1 thread, llama\.cpp .+: prompt code \(\d+ tokens\), 24 output tokens, prefill \d+ tok/s"
-    assert re.fullmatch(known, result.out.splitlines()[0])
+    head = r"llama Q8_0, .+, 1 thread, llama\.cpp .+: prompt code \(\d+ tokens\), 24 output tokens, prefill \d+ tok/s"
+    assert re.fullmatch(head, result.out.splitlines()[0])
     with Store.open(Path("results/bench.sqlite"), read_only=True) as store:
         (session,), (run,) = sessions(store), store.runs()
     nothing = structs.replace(run, environment=Environment(host="", os="", machine=""), plan={})
@@ -133,11 +133,11 @@ def test_several_drafts_methods_and_prompts_are_one_bench_in_one_table(mlsd: Mls
         cases, trials = store.cases(), [stored.trial for stored in store.trials(rounds=False)]
     assert len(cases) == 8
     for repeat in (0, 1):  # all prompts of a repeat before the next one; the arms of a prompt in one block
-        own = trials[8 * repeat : 8 * repeat + 8]
-        assert {trial.repeat for trial in own} == {repeat}
-        for block in {trial.block for trial in own}:
-            assert len({cases[t.case_id].prompt.key for t in own if t.block == block}) == 1
-            assert len([t for t in own if t.block == block]) == 4
+        repeated = trials[8 * repeat : 8 * repeat + 8]
+        assert {trial.repeat for trial in repeated} == {repeat}
+        for block in {trial.block for trial in repeated}:
+            assert len({cases[t.case_id].prompt.key for t in repeated if t.block == block}) == 1
+            assert len([t for t in repeated if t.block == block]) == 4
 
 
 def test_the_same_bench_again_adds_trials_and_fresh_lets_the_old_ones_count_no_more(
@@ -158,11 +158,11 @@ def test_a_question_goes_on_with_its_blocks_whatever_the_call_and_each_look_is_p
     """Three calls were three sessions, of which only the last was shown."""
     asked = ("tiny-dense", "--n-predict", 16, "--n-threads", 1, "--drafter")
 
-    def arms(*words: object) -> dict[str, dict[str, Any]]:
-        ran = mlsd(*words, "--json")
+    def arms(*arguments: object) -> dict[str, dict[str, Any]]:
+        ran = mlsd(*arguments, "--json")
         assert ran.code == 0, ran.err
-        found = json.loads(ran.out)
-        return {row["setting"]: row for row in found.get("summary", found.get("arms"))}
+        printed = json.loads(ran.out)
+        return {row["setting"]: row for row in printed.get("summary", printed.get("arms"))}
 
     first = arms("bench", *asked, "pld", "--gamma", 2, "--repeats", 3)
     assert first["pld, gamma 2"]["n_blocks"] == 3
@@ -211,8 +211,8 @@ def test_a_bench_until_it_is_decided_stays_a_table_at_80_columns(mlsd: Mlsd, mon
 def test_drafts_go_to_the_methods_that_take_one_and_else_are_draft_models(tiny: Path) -> None:
     def arms(*drafters: str, drafts: tuple[str, ...] = ()) -> list[tuple[str, str | None]]:
         request = bench_request(target=target, drafts=drafts, drafters=drafters, gammas=(1,))
-        found = [case.drafter for case in plan_bench(request).cases().values() if case.arm == "sd"]
-        return sorted((spec.name, spec.draft.id if spec.draft else None) for spec in found)
+        specs = [case.drafter for case in plan_bench(request).cases().values() if case.arm == "sd"]
+        return sorted((spec.name, spec.draft.id if spec.draft else None) for spec in specs)
 
     target, near, far = (str(tiny / f"{name}.gguf") for name in ("llama", "llama-noise01", "llama-other"))
     assert arms("pld", drafts=(near,)) == [("draft-model", "llama-noise01"), ("pld", None)]

@@ -23,12 +23,12 @@ def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, mlsd: M
     database = tmp_path / "c.sqlite"
     draft = str(tiny / "qwen35moe-noise01.gguf")
     out = run(mlsd, str(tiny / "qwen35moe.gguf"), "--draft", draft, "--db", str(database), "--json", *SHORT)
-    found = json.loads(out)
-    (curve,) = found["curves"]
+    printed = json.loads(out)
+    (curve,) = printed["curves"]
     assert [row["rows"] for row in curve["passes"]] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert curve["efficiency"]["1"] == 1.0
-    assert {row["kind"] for row in found["costs"]["draft"]} >= {"draft_step", "rollback", "prefill"}
-    rows = {row["window"]: row for row in found["experts"]["rows"]}
+    assert {row["kind"] for row in printed["costs"]["draft"]} >= {"draft_step", "rollback", "prefill"}
+    rows = {row["window"]: row for row in printed["experts"]["rows"]}
     assert rows[1]["text"] == rows[1]["uniform"] == 4
     assert rows[2]["drafted"] is not None
     assert database.exists()
@@ -51,10 +51,10 @@ def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, mlsd: Mlsd) -
     ],
 )
 def test_wide_intervals_are_a_warning_in_place_of_a_conclusion(half_width: float, load: float, said: str) -> None:
-    told = _why_unreliable(half_width, load)
-    assert said in told
-    assert bool(told) == bool(said)
-    assert ("Other programs" in told) == (bool(said) and load > 1.5)
+    sentence = _why_unreliable(half_width, load)
+    assert said in sentence
+    assert bool(sentence) == bool(said)
+    assert ("Other programs" in sentence) == (bool(said) and load > 1.5)
 
 
 def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
@@ -65,20 +65,20 @@ def test_what_the_budget_left_out_is_named(tiny: Path, tmp_path: Path, mlsd: Mls
     assert "Not timed at depth 24 within 1e-06 s: k = 1-4,9." in out
     assert "an interval needs three repeats" in out
     assert "loading" in out
-    found = json.loads(run(mlsd, str(tiny / "llama.gguf"), "--db", database, "--json", *short))
-    assert found["not_timed"] == {"16": [2, 3, 4, 9], "24": [1, 2, 3, 4, 9]}
-    assert found["half_width"] is None
-    assert found["spent"]["seconds"]["load"] > 0
+    printed = json.loads(run(mlsd, str(tiny / "llama.gguf"), "--db", database, "--json", *short))
+    assert printed["not_timed"] == {"16": [2, 3, 4, 9], "24": [1, 2, 3, 4, 9]}
+    assert printed["half_width"] is None
+    assert printed["spent"]["seconds"]["load"] > 0
 
 
 def test_the_certificate_of_widths_is_stored_with_the_calibration(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
     database = tmp_path / "c.sqlite"
     asked = ("--n-threads", "1", "--budget-s", "2", "--depth", "16", "--rows", "1,2,5", "--json")
-    told = json.loads(run(mlsd, str(tiny / "llama.gguf"), "--db", str(database), *asked))["exactness"]
+    exactness = json.loads(run(mlsd, str(tiny / "llama.gguf"), "--db", str(database), *asked))["exactness"]
     with Store.open(database, read_only=True) as store:
         stored = [width for _, width in store.figures(WidthExactness)]
         assert {width.model_key for width in stored} <= set(store.models())
-    assert [width.rows for width in stored] == [width["rows"] for width in told] == [2, 5]
+    assert [width.rows for width in stored] == [width["rows"] for width in exactness] == [2, 5]
     measured = ("--drafter", "pld", "--gamma", "8", "--prompt", "copy", "--n-predict", "24", "--repeats", "1")
     out = mlsd("bench", tiny / "llama.gguf", *measured, "--n-threads", "1", "--db", database).out
     assert "none as wide as 9 rows was compared" in out, "a method beyond what was shown is told so"
@@ -96,14 +96,14 @@ def test_json_holds_shares_with_their_checks_and_the_parts_of_a_plain_round(mlsd
         "calibrate", "parts", tiny / "qwen35moe.gguf", "--draft", tiny / "qwen35moe-noise01.gguf", "--json", *PARTS
     )
     assert ran.code == 0, ran.err
-    found = json.loads(ran.out)
-    assert found["profiling"] is True
-    assert [one["record"]["rows"] for one in found["shares"]] == [1, 3, 1]
-    assert all(one["inflation"] > 0 and one["agreement"] > 0 for one in found["shares"])
-    inside = found["rounds"]["inside_ms"]
+    printed = json.loads(ran.out)
+    assert printed["profiling"] is True
+    assert [one["record"]["rows"] for one in printed["shares"]] == [1, 3, 1]
+    assert all(one["inflation"] > 0 and one["agreement"] > 0 for one in printed["shares"])
+    inside = printed["rounds"]["inside_ms"]
     ours, theirs = sorted(inside["rollback"])
     assert ours.startswith("draft's ") and theirs.startswith("target's ")
-    assert inside["draft"]["draft forward"] <= found["rounds"]["ms_per_round"]["draft"]
+    assert inside["draft"]["draft forward"] <= printed["rounds"]["ms_per_round"]["draft"]
 
 
 def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: Path, tmp_path: Path) -> None:

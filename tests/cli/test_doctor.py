@@ -52,9 +52,9 @@ def test_a_build_is_measured_under_its_own_key(mlsd: Mlsd, tmp_path: Path) -> No
 
 
 def test_builds_are_listed_with_what_fits(mlsd: Mlsd, tmp_path: Path) -> None:
-    found = json.loads(mlsd("doctor", "builds", "--json").out)
-    assert found[0]["name"] == "."
-    assert found[0]["fits"]["memory_version"] in (3, 4)
+    builds = json.loads(mlsd("doctor", "builds", "--json").out)
+    assert builds[0]["name"] == "."
+    assert builds[0]["fits"]["memory_version"] in (3, 4)
     text = tmp_path / "text"
     text.write_text("no build")
     tried = mlsd("doctor", "builds", text)

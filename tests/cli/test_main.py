@@ -35,27 +35,27 @@ def test_help_lists_at_most_fifteen_commands_once_in_their_sections(mlsd: Mlsd) 
         assert sum(line.split()[:1] == [name] and line.startswith("  ") for line in lines) == 1, name
 
 
-def commands(group: click.Group, words: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
-    found = []
+    listed = []
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
-        found.append(((*words, name), command))
+        listed.append(((*path, name), command))
         if isinstance(command, click.Group):
-            found += commands(command, (*words, name))
-    return found
+            listed += commands(command, (*path, name))
+    return listed
 
 
 def test_one_name_means_one_thing_on_every_command() -> None:
     """A word that stands for two things, or two words for one, cannot be learnt."""
     short = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
-    for words, command in commands(cli):
+    for path, command in commands(cli):
         flags = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("-")}
         for letter, name in short.items():
-            assert (letter in flags) == (name in flags), (words, letter)
-        assert {"--quiet", "--verbose", "--help-all"} <= flags, words
-        assert all(len(flag) > 2 or flag in short for flag in flags), words
+            assert (letter in flags) == (name in flags), (path, letter)
+        assert {"--quiet", "--verbose", "--help-all"} <= flags, path
+        assert all(len(flag) > 2 or flag in short for flag in flags), path
 
 
 def test_every_option_that_is_a_number_is_of_the_shared_types() -> None:
@@ -145,8 +145,8 @@ def test_a_polite_end_is_heard_as_ctrl_c_is_and_told_apart_by_its_code(number: s
 
 
 def test_a_shell_completes_commands(tmp_path: Path) -> None:
-    words = {"_MLSD_COMPLETE": "bash_complete", "COMP_WORDS": "mlsd models make s", "COMP_CWORD": "3"}
-    done = process(stdout=subprocess.PIPE, env={**os.environ, **words})
+    variables = {"_MLSD_COMPLETE": "bash_complete", "COMP_WORDS": "mlsd models make s", "COMP_CWORD": "3"}
+    done = process(stdout=subprocess.PIPE, env={**os.environ, **variables})
     assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["synth", "subset", "store"]
     script = process(stdout=subprocess.PIPE, env={**os.environ, "_MLSD_COMPLETE": "bash_source"}).stdout
     checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
@@ -155,15 +155,15 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("bench", "no-such-model", "--json"),
         ("results", "--json", "--no-such-option"),
         ("audit", "no-such-name-\udcff.csv", "--json"),
     ],
 )
-def test_an_error_under_json_is_json_too(mlsd: Mlsd, words: tuple[str, ...]) -> None:
-    ran = mlsd(*words)
+def test_an_error_under_json_is_json_too(mlsd: Mlsd, arguments: tuple[str, ...]) -> None:
+    ran = mlsd(*arguments)
     error = json.loads(ran.out)["error"]
     assert ran.code == error["exit_code"] == 2
     assert error["message"].split(".")[0] in ran.err
@@ -182,8 +182,8 @@ def test_a_file_that_the_system_refuses_is_an_object_for_programs(
     assert (ended.value.code, answer["error"]["message"]) == (2, "page.html: Read-only file system.")
 
 
-def offered(*words: str) -> set[str]:
-    *before, last = words
+def offered(*typed: str) -> set[str]:
+    *before, last = typed
     return {item.value for item in ShellComplete(cli, {}, "mlsd", "_MLSD_COMPLETE").get_completions(before, last)}
 
 
@@ -206,14 +206,14 @@ NOT_RUN = re.compile(
 )
 
 
-WORDS = r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*"
+METAVARS = r"\[?[A-Z_=-]+\]?(\.\.\.)?|\[[a-z0-9|-]+\]|A B TARGET|\[COMMAND\] .*|COMMAND .*"
 MOST_SHOWN = 15  # options of one help
 
 
 def test_every_help_says_first_what_it_prints_and_ends_with_two_examples_that_parse() -> None:
-    found = {"mlsd": cli, **{" ".join(("mlsd", *words)): command for words, command in commands(cli)}}
-    assert found.keys() == EXAMPLES.keys()
-    for path, command in found.items():
+    listed = {"mlsd": cli, **{" ".join(("mlsd", *words)): command for words, command in commands(cli)}}
+    assert listed.keys() == EXAMPLES.keys()
+    for path, command in listed.items():
         context = click.Context(command, info_name=path, terminal_width=80)
         help_text = command.get_help(context)
         assert "#" not in help_text, "zsh of a Mac takes no comment at its prompt"
@@ -223,18 +223,18 @@ def test_every_help_says_first_what_it_prints_and_ends_with_two_examples_that_pa
         assert max(map(len, help_text.splitlines())) <= 80, path
         for parameter in command.params:
             metavar = parameter.make_metavar(context)
-            assert re.fullmatch(WORDS, metavar)
+            assert re.fullmatch(METAVARS, metavar)
         for line in EXAMPLES[path]:
             assert parsed(line).startswith(path), line
 
 
 @pytest.mark.parametrize(
-    ("words", "command"), commands(cli), ids=lambda one: " ".join(one) if type(one) is tuple else ""
+    ("path", "command"), commands(cli), ids=lambda one: " ".join(one) if type(one) is tuple else ""
 )
 def test_help_shows_few_options_in_their_sections_and_help_all_every_one(
-    mlsd: Mlsd, words: tuple[str, ...], command: click.Command
+    mlsd: Mlsd, path: tuple[str, ...], command: click.Command
 ) -> None:
-    few, all_ = (mlsd(*words, flag).out for flag in ("--help", "--help-all"))
+    few, all_ = (mlsd(*path, flag).out for flag in ("--help", "--help-all"))
     declared = command.default.params if isinstance(command, CommandGroup) and command.default else command.params
     options = [option for option in declared if isinstance(option, click.Option)]
     assert len([option for option in options if is_shown(option)]) <= MOST_SHOWN

@@ -40,7 +40,7 @@ def answer(mlsd: Mlsd, *arguments: object) -> Any:
 
 
 @pytest.fixture
-def own() -> None:
+def library() -> None:
     write_own_entry(Path(os.environ["MLSD_HOME"]))
 
 
@@ -132,9 +132,9 @@ def test_methods_are_listed_with_their_options_and_presets_and_those_that_cannot
     assert listed.code == 0
     assert all(name in listed.out for name in METHODS)
     assert all(f"Not available: {name}: " in listed.err for name in UNAVAILABLE)
-    found = answer(mlsd, "methods")
-    assert [method["name"] for method in found["methods"]] == sorted(METHODS)
-    assert {method["name"] for method in found["unavailable"]} == UNAVAILABLE.keys()
+    printed = answer(mlsd, "methods")
+    assert [method["name"] for method in printed["methods"]] == sorted(METHODS)
+    assert {method["name"] for method in printed["unavailable"]} == UNAVAILABLE.keys()
     shown = mlsd("models", "methods", "pld").out
     assert "min_ngram" in shown and "ngram=12, min_ngram=12, match=last" in shown
     window = next(option for option in answer(mlsd, "methods", "lookahead")["options"] if option["name"] == "window")

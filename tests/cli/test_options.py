@@ -125,9 +125,9 @@ def named() -> Iterator[dict[str, str]]:
         yield {"study": str(STUDY), "speculating": speculating.url, "plain": plain.url}
 
 
-def _command(words: list[str]) -> click.Command:
+def _command(path: list[str]) -> click.Command:
     command: click.Command = cli
-    for word in words:
+    for word in path:
         inner = command.get_command(click.Context(cli), word) if isinstance(command, click.Group) else None
         if inner is None:
             break
@@ -135,11 +135,11 @@ def _command(words: list[str]) -> click.Command:
     return getattr(command, "default", None) or command
 
 
-def _answer(mlsd: Mlsd, words: list[str]) -> tuple[int, object]:
+def _answer(mlsd: Mlsd, arguments: list[str]) -> tuple[int, object]:
     """The exit code and what was printed, without what moves from call to call: the space on the disk."""
-    ran = mlsd(*words)
+    ran = mlsd(*arguments)
     if ran.code == 2:
-        assert ran.err.strip(), words
+        assert ran.err.strip(), arguments
     if not ran.out.startswith("{"):
         return ran.code, ran.out + ran.err
     printed = json.loads(ran.out)
@@ -165,11 +165,11 @@ def test_each_option_alone_and_beside_each_other_changes_the_answer_or_is_refuse
     assert _answer(mlsd, base) == plain, "asked twice, it answers alike"
     alone = {name: _answer(mlsd, [*base, *words]) for name, words in options.items()}
     idle = [name for name, answer in alone.items() if answer[0] != 2 and answer == plain]
-    for one, other in itertools.combinations(options, 2):
-        both = _answer(mlsd, [*base, *options[one], *options[other]])
+    for first, other in itertools.combinations(options, 2):
+        both = _answer(mlsd, [*base, *options[first], *options[other]])
         idle += [
-            f"{added} beside {first}"
-            for first, added in ((one, other), (other, one))
-            if both[0] != 2 and both == alone[first]
+            f"{added} beside {given}"
+            for given, added in ((first, other), (other, first))
+            if both[0] != 2 and both == alone[given]
         ]
     assert set(idle) == WITHOUT_EFFECT.get(line, set()), "these change nothing"

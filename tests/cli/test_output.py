@@ -136,15 +136,15 @@ def test_live_speed_counts_neither_loading_nor_prefill_nor_the_warm_up(monkeypat
 
 
 def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:
-    for words in ((f"--{EVIL}",), (EVIL,), ("bench", "tiny-dense", f"--{EVIL}")):
+    for arguments in ((f"--{EVIL}",), (EVIL,), ("bench", "tiny-dense", f"--{EVIL}")):
         with pytest.raises(SystemExit):
-            cli.main(list(words))
+            cli.main(list(arguments))
         assert not steers("".join(capfd.readouterr()))
 
 
 def test_a_suggested_command_is_one_word_an_id() -> None:
-    words = ["mlsd", "bench", EVIL, "--draft", "a b"]
-    assert shlex.split(f"mlsd bench {quoted(EVIL)} --draft {quoted(Path('a b'))}") == words
+    arguments = ["mlsd", "bench", EVIL, "--draft", "a b"]
+    assert shlex.split(f"mlsd bench {quoted(EVIL)} --draft {quoted(Path('a b'))}") == arguments
 
 
 @pytest.mark.parametrize("name", VARIABLES)

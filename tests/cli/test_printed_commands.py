@@ -27,16 +27,20 @@ ASKED = ("--n-predict", 6, "--repeats", 1, "--n-threads", 1, "--n-ctx", 512, "--
 def printed(ran: Ran) -> list[list[str]]:
     """Every whole command of an output, as a shell takes it; mentions, and those with a word to fill in, are none."""
     lines = (ran.out + ran.err).splitlines()
-    words = [shlex.split(_BEHIND.split(one, maxsplit=1)[0]) for line in lines for one in _COMMAND.split(line)[1:]]
-    return [one[1:] for one in words if len(one) > 2 and not any(re.fullmatch("[A-Z]{4,}", word) for word in one)]
+    found_commands = [
+        shlex.split(_BEHIND.split(one, maxsplit=1)[0]) for line in lines for one in _COMMAND.split(line)[1:]
+    ]
+    return [
+        one[1:] for one in found_commands if len(one) > 2 and not any(re.fullmatch("[A-Z]{4,}", word) for word in one)
+    ]
 
 
 def run_all(mlsd: Mlsd, ran: Ran) -> list[list[str]]:
     assert ran.code in (0, 130), ran.err
     commands = printed(ran)
-    for words in commands:
-        done = mlsd(*words)
-        assert done.code == 0, (words, done.out, done.err)
+    for arguments in commands:
+        done = mlsd(*arguments)
+        assert done.code == 0, (arguments, done.out, done.err)
     return commands
 
 
@@ -77,11 +81,13 @@ def test_a_search_and_its_advice_go_on_in_its_database_with_its_settings(mlsd: M
     run_all(mlsd, ran)
     asked = mlsd("advise", "tiny-dense", "--workload", "code", "--n-threads", 1, "--db", db, "--gamma", "1,3")
     assert asked.code == 0, asked.err
-    commands = [words for words in printed(asked) if words[0] == "bench"]
-    for words in commands:
-        assert {"--db", "--n-threads"} <= set(words), (words, asked)
-        assert words[words.index("--db") + 1] == str(db) and words[words.index("--n-threads") + 1] == "1"
-        done = mlsd(*words, "--budget-s", 5, "--n-predict", 6)
+    commands = [arguments for arguments in printed(asked) if arguments[0] == "bench"]
+    for arguments in commands:
+        assert {"--db", "--n-threads"} <= set(arguments), (arguments, asked)
+        assert (
+            arguments[arguments.index("--db") + 1] == str(db) and arguments[arguments.index("--n-threads") + 1] == "1"
+        )
+        done = mlsd(*arguments, "--budget-s", 5, "--n-predict", 6)
         assert done.code == 0, done.err
     with Store.open(db, read_only=True) as store:
         assert {case.engine.n_threads for case in store.cases().values()} == {1}
@@ -112,8 +118,8 @@ def test_what_a_page_prints_as_next_goes_on_with_the_data_that_printed_it(mlsd: 
     Path("my files").mkdir()
     Path("my files/a draft.gguf").write_bytes(asset_path("tiny/tiny-draft.gguf").read_bytes())
     few = ("--n-predict", 48, "--repeats", 1, "--n-threads", 1, "--gamma", "2,4", "--prompt", "factual")
-    own = ("--profile", "tiny", "--model", "draft-small=my files/a draft.gguf")
-    assert mlsd("run", "B", *own, *few, "--db", "s.sqlite").code == 0
+    models = ("--profile", "tiny", "--model", "draft-small=my files/a draft.gguf")
+    assert mlsd("run", "B", *models, *few, "--db", "s.sqlite").code == 0
     ran = mlsd("report", "--db", "s.sqlite", "-o", "page")
     (line,) = [line.removeprefix("Next: ") for line in ran.err.splitlines() if line.startswith("Next: ")]
     done = child(line, Path.cwd())
@@ -129,11 +135,11 @@ def test_what_decides_a_bench_goes_on_with_its_blocks_and_decides_or_says_why_no
     assert answer["use"] == "not decided yet" and answer["next_s"] > 0, "of one block nothing is known"
     done = child(f"{answer['next']} --json", Path.cwd())
     assert done.returncode == 0, (answer, done.stderr)
-    found = json.loads(done.stdout)
-    arms = [row for row in found["summary"] if row["setting"] != "plain"]
+    printed_again = json.loads(done.stdout)
+    arms = [row for row in printed_again["summary"] if row["setting"] != "plain"]
     assert len(arms) == 4 and max(row["n_blocks"] for row in arms) >= 3, "the first block, and blocks enough for a word"
-    (again,) = found["answers"]
-    assert again["use"] in ("on", "off") or (found["stopped"] in ("budget", "blocks") and again["words"])
+    (again,) = printed_again["answers"]
+    assert again["use"] in ("on", "off") or (printed_again["stopped"] in ("budget", "blocks") and again["words"])
 
 
 def test_a_searched_draft_is_measured_as_it_says(mlsd: Mlsd, tmp_path: Path) -> None:
@@ -149,8 +155,8 @@ def test_what_decides_a_server_is_asked_of_the_same_server(mlsd: Mlsd, tmp_path:
         ran = mlsd("server", drafting.url, *asked, "--db", tmp_path / "a server.sqlite")
         assert ran.code == 0, ran.err
         commands = printed(ran)
-        (again,) = (words for words in commands if words[0] == "server")
+        (again,) = (arguments for arguments in commands if arguments[0] == "server")
         assert {"--against", "--n-predict", "--seed", "--stop-at-eog", "--db", "--until"} <= set(again)
-        for words in commands:
-            more = ("--budget-s", 3) if words[0] == "server" else ()
-            assert mlsd(*words, *more).code == 0, words
+        for arguments in commands:
+            more = ("--budget-s", 3) if arguments[0] == "server" else ()
+            assert mlsd(*arguments, *more).code == 0, arguments

@@ -10,7 +10,7 @@ from tests.cli.conftest import Mlsd
 from tests.engine.broken_files import write_nan_norm
 
 STUDY = Path(__file__).parents[2] / "notebooks" / "data" / "tiny.sqlite"
-OWN = "advise qwen3-8b --chip M1 --gamma 4 --drafter pld"
+ADVISE = "advise qwen3-8b --chip M1 --gamma 4 --drafter pld"
 HUGE = "2,000,000,000 positions is beyond the 4,096"
 RAISES = "--n-ctx 2000000000"
 REFUSED = [
@@ -25,10 +25,10 @@ REFUSED = [
     ("advise qwen3-8b --chip M1 --acceptance 0.8 --drafter pld", "Name that one: --gamma"),
     ("advise qwen3-8b --chip M1 --runtime cpu", "mlsd bench qwen3-8b --n-gpu-layers 0"),
     ("advise qwen3-8b --chip M1 --n-gpu-layers 0", "on its CPU is not modelled"),
-    (f"{OWN} --accepted 5/4", "No round at gamma 4"),
-    (f"{OWN} --accepted 0.6", "167/264"),
-    (f"{OWN} --acceptance x", "0.75 or 75%"),
-    (f"{OWN} --acceptance 1.2", "0.75 or 75%"),
+    (f"{ADVISE} --accepted 5/4", "No round at gamma 4"),
+    (f"{ADVISE} --accepted 0.6", "167/264"),
+    (f"{ADVISE} --acceptance x", "0.75 or 75%"),
+    (f"{ADVISE} --acceptance 1.2", "0.75 or 75%"),
     ("audit", "Missing argument 'FILE'"),
     ("audit published studdy", "Did you mean study"),
     ("audit speed 25 --model 'Qwen3.5-9B Q4_K_M'", "--peak-gb-s NUMBER"),

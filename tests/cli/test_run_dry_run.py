@@ -44,8 +44,8 @@ def test_the_tables_show_counts_loads_memory_that_adds_up_and_what_is_missing():
     assert "22.55 GB" in text
     assert "Left out of suite B: moe-q8 (72 trials): its 36.9 GB of weights do not fit into 32 GB" in text
     assert "not on this machine: qwen3.5-35b-a3b-q4_k_m" in text
-    words = ("weights", "KV", "states", "compute", "output", "total", "limit", "judging", "qwen3.5-2b-q4_k_m, gamma 16")
-    assert all(word in text for word in words)
+    parts = ("weights", "KV", "states", "compute", "output", "total", "limit", "judging", "qwen3.5-2b-q4_k_m, gamma 16")
+    assert all(word in text for word in parts)
     raised = "first `sudo sysctl iogpu.wired_limit_mb=26000` (until the Mac restarts)"
     assert raised in " ".join(text.split())
     for load in plan_json("B", "--profile", "mac-32gb")["needs"]["memory"]:
@@ -71,12 +71,12 @@ def test_without_a_profile_it_says_that_it_is_the_tiny_one():
 
 
 def test_overrides_change_the_plan():
-    found = plan_json(
+    plan = plan_json(
         "B", "--profile", "study", "--gamma", "2", "--repeats", "1", "--prompt", "code", "--n-predict", "8"
     )
-    assert (found["suites"], found["study_trials"], found["paired_baselines"]) == ({"B": 4}, 4, 4)
-    assert {case["case"]["gamma"] for case in found["cases"]} == {0, 2}
-    assert {case["case"]["n_predict"] for case in found["cases"]} == {8}
+    assert (plan["suites"], plan["study_trials"], plan["paired_baselines"]) == ({"B": 4}, 4, 4)
+    assert {case["case"]["gamma"] for case in plan["cases"]} == {0, 2}
+    assert {case["case"]["n_predict"] for case in plan["cases"]} == {8}
 
 
 def test_a_load_larger_than_the_machine_is_named_before_anything_runs(on):

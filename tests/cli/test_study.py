@@ -33,20 +33,20 @@ def hub(stand_ins: dict[str, bytes]) -> Iterator[HubServer]:
 @pytest.fixture
 def checkout(hub: HubServer, tmp_path: Path) -> Path:
     """This checkout, but for its manifest: the same ids, sizes and hashes of the stand-ins."""
-    place = tmp_path / "checkout"
-    place.mkdir()
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
     for name in ("mlsd", "tools", "pyproject.toml", "constraints.txt", "suites"):
-        (place / name).symlink_to(ROOT / name)
-    shutil.copy(ROOT / "Makefile", place)
-    write_manifest(hub, place / "gguf_manifest.toml")
-    (place / "ready").mkdir()
-    (place / "ready/.ready").touch()  # what is installed is what runs the tests
-    (place / "ready/bin").mkdir()
-    python = place / "ready/bin/python"
+        (checkout / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "Makefile", checkout)
+    write_manifest(hub, checkout / "gguf_manifest.toml")
+    (checkout / "ready").mkdir()
+    (checkout / "ready/.ready").touch()  # what is installed is what runs the tests
+    (checkout / "ready/bin").mkdir()
+    python = checkout / "ready/bin/python"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
     python.chmod(0o755)
-    launcher(place / "ready/bin/mlsd", place)
-    return place
+    launcher(checkout / "ready/bin/mlsd", checkout)
+    return checkout
 
 
 def study(hub: HubServer, checkout: Path, arguments: str = QUICK) -> subprocess.Popen[str]:

@@ -56,13 +56,13 @@ def write_random_eagle3(
     outer = "fc.weight read width" + (", enc.output_norm.weight read" if norm_before else "")
     tensors = [*read_tensors(outer, widths), *_tables(widths, n_vocab_draft)]
     tensors += read_tensors(f"{_BLOCK}, attn_norm_2.weight width", widths, "blk.0.")
-    own = {
+    keys = {
         "target_hidden_size": n_target,
         "target_layers": list(layers),
         "norm_before_residual": norm_before,
         "norm_before_fc": norm_before,
     }
-    _write(path, "eagle3", target, tensors, {**_keys(width, 1), **own}, seed, fixed=fixed or {})
+    _write(path, "eagle3", target, tensors, {**_keys(width, 1), **keys}, seed, fixed=fixed or {})
 
 
 def write_random_dflash(
@@ -96,24 +96,30 @@ def write_random_dflash(
     for layer in range(n_layers):
         tensors += read_tensors(f"{block}, {_CONVOLUTIONS}" if n_candidates else block, widths, f"blk.{layer}.")
     if n_candidates:
-        words = "selector_predecessor.weight rank vocab, selector_successor.weight rank vocab"
-        tensors += read_tensors(f"{words}, selector_hidden.weight width rank", widths)
-    own: dict[str, Any] = {"target_layers": list(layers), "block_size": n_block, "attention.causal": causal}
+        names = "selector_predecessor.weight rank vocab, selector_successor.weight rank vocab"
+        tensors += read_tensors(f"{names}, selector_hidden.weight width rank", widths)
+    keys: dict[str, Any] = {"target_layers": list(layers), "block_size": n_block, "attention.causal": causal}
     if markov:
-        own["sample_from_anchor"] = anchor
+        keys["sample_from_anchor"] = anchor
     if n_candidates:
-        own |= {"selector_rank": _RANK, "selector_top_k": n_candidates}
-        own |= {"conv_kernel_size": _KERNEL, "conv_group_size": _GROUP}
+        keys |= {"selector_rank": _RANK, "selector_top_k": n_candidates}
+        keys |= {"conv_kernel_size": _KERNEL, "conv_group_size": _GROUP}
     if target.is_array(f"{target.architecture}.rope.dimension_sections"):
-        own["rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]  # text moves along one axis of the target's
-    _write(path, "dflash", target, tensors, {**_keys(width, n_layers), **own}, seed, mask=_n_vocab(target) - 1)
+        keys["rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]  # text moves along one axis of the target's
+    _write(path, "dflash", target, tensors, {**_keys(width, n_layers), **keys}, seed, mask=_n_vocab(target) - 1)
 
 
 def _widths(target: Source, n_read: int, width: int, n_input: int, n_vocab_draft: int | None) -> dict[str, int]:
     n_target, n_vocab = _width(target), _n_vocab(target)
-    own = {"width": width, "target": n_target, "read": n_read * n_target, "input": n_input, "ff": 2 * width}
+    sizes = {"width": width, "target": n_target, "read": n_read * n_target, "input": n_input, "ff": 2 * width}
     tables = {"vocab": n_vocab, "draft": n_vocab_draft or n_vocab, "rank": _RANK}
-    return {**own, **tables, "heads": _N_HEAD * _HEAD_DIM, "kernel": _KERNEL, "groups": 2 * _KERNEL * (width // _GROUP)}
+    return {
+        **sizes,
+        **tables,
+        "heads": _N_HEAD * _HEAD_DIM,
+        "kernel": _KERNEL,
+        "groups": 2 * _KERNEL * (width // _GROUP),
+    }
 
 
 def _tables(widths: dict[str, int], n_vocab_draft: int | None) -> Iterator[Tensor]:

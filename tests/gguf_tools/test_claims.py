@@ -139,9 +139,11 @@ def test_heads_are_counted_by_block_and_none_is_what_converters_write_for_models
 
 
 @pytest.mark.parametrize(
-    ("dims", "words"), [((0, 4), "rows of 0 weights"), ((31, 4), "rows of 31 weights, which Q8_0 cannot pack")]
+    ("dims", "message"), [((0, 4), "rows of 0 weights"), ((31, 4), "rows of 31 weights, which Q8_0 cannot pack")]
 )
-def test_a_tensor_that_cannot_be_packed_so_is_the_same_error(tmp_path: Path, dims: tuple[int, int], words: str) -> None:
+def test_a_tensor_that_cannot_be_packed_so_is_the_same_error(
+    tmp_path: Path, dims: tuple[int, int], message: str
+) -> None:
     path = model(tmp_path / "m.gguf")
     data = path.read_bytes()
     at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4
@@ -150,7 +152,7 @@ def test_a_tensor_that_cannot_be_packed_so_is_the_same_error(tmp_path: Path, dim
         data[:at] + dims[0].to_bytes(8, "little") + dims[1].to_bytes(8, "little") + kind.to_bytes(4, "little")
         + data[at + 20 :]
     )  # fmt: skip
-    with pytest.raises(ModelFileError, match=words):
+    with pytest.raises(ModelFileError, match=message):
         read_everything(path)
 
 

@@ -91,13 +91,13 @@ REFUSED: dict[str, list[tuple[dict[str, Any], dict[str, Any], Data, str]]] = {
 def test_a_head_that_would_end_the_process_is_refused(
     tmp_path: Path, target: Source, kind: str, case: tuple[dict[str, Any], dict[str, Any], Data, str]
 ) -> None:
-    options, changed, data, words = case
+    options, changed, data, message = case
     if kind == "eagle3":
         write_random_eagle3(tmp_path / "head.gguf", target, (1, 3, 5), **options)
     else:
         write_random_dflash(tmp_path / "head.gguf", target, (1, 5), **options)
     head = rewrite(Source(tmp_path / "head.gguf"), tmp_path / "changed.gguf", changed, data)
-    with pytest.raises((UnsupportedError, ModelFileError), match=words):
+    with pytest.raises((UnsupportedError, ModelFileError), match=message):
         read_head(head, target, kind)
 
 

@@ -66,7 +66,7 @@ def split(path, folder, n_first):
     """The model as two files, the way llama.cpp splits one."""
     source = Source(path)
     places = [folder / f"x-0000{i}-of-00002.gguf" for i in (1, 2)]
-    for number, (place, tensors) in enumerate(
+    for number, (offset, tensors) in enumerate(
         zip(places, (source.tensors[:n_first], source.tensors[n_first:]), strict=True)
     ):
 
@@ -76,7 +76,7 @@ def split(path, folder, n_first):
             writer.add_uint16("split.no", number)
             writer.add_uint16("split.count", 2)
 
-        write_gguf(place, source.architecture, tensors, describe, source.pieces)
+        write_gguf(offset, source.architecture, tensors, describe, source.pieces)
     return places
 
 

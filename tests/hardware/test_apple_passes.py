@@ -15,15 +15,15 @@ from tests.planning.test_time_estimate import case
 
 
 def work(name: str) -> Work:
-    found = work_of(named(name).facts)
-    assert found is not None
-    return found
+    pass_work = work_of(named(name).facts)
+    assert pass_work is not None
+    return pass_work
 
 
 def on(chip: str, program: str = "llama.cpp", build: int = 0) -> Runtime:
-    known = apple_chip(chip)
-    assert known is not None
-    return Runtime(chip=known, program=program, build=build)
+    bins = apple_chip(chip)
+    assert bins is not None
+    return Runtime(chip=bins, program=program, build=build)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def on(chip: str, program: str = "llama.cpp", build: int = 0) -> Runtime:
     ],
 )
 def test_public_figures_lie_in_the_range(model: str, chip: str, engine: passes.Engine, tok_s: float) -> None:
-    there, one = on(chip, engine), work(model)
-    factor = there.spread(one)
-    assert 1 / factor < there.plain_ms(one) * tok_s / 1e3 < factor
+    there, model_work = on(chip, engine), work(model)
+    factor = there.spread(model_work)
+    assert 1 / factor < there.plain_ms(model_work) * tok_s / 1e3 < factor
 
 
 def test_rows_that_nothing_was_fitted_to_lie_in_the_range_and_none_is_decided_wrongly() -> None:
@@ -60,8 +60,8 @@ def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
 @pytest.mark.parametrize("chip", ["M1 Max", "M2 Ultra", "M4 Pro"])
 def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: str) -> None:
     def lengths(quant: str, build: int = 0) -> list[float]:
-        one = work(f"qwen3.5-9b-{quant}")
-        return [on(chip, build=build).pass_length(one, rows, 30.0) for rows in range(1, 41)]
+        model_work = work(f"qwen3.5-9b-{quant}")
+        return [on(chip, build=build).pass_length(model_work, rows, 30.0) for rows in range(1, 41)]
 
     k, q4, q8 = map(lengths, ("q4_k_m", "q4_0", "q8_0"))
     assert k[0] == q8[0] == 1.0
@@ -103,8 +103,8 @@ def test_chips_that_nobody_measured_are_refused_and_bare_bandwidths_are_less_sur
     neo, largest = apple_chip("A18 Pro"), apple_chip("M5 Max")
     assert neo is not None and (neo.peak_gb_s, neo.gpu_cores, neo.generation) == (60, 5, 4)
     assert largest is not None and (largest.peak_gb_s, largest.gpu_cores) == (614, 40)
-    bare, one = Runtime(chip=passes.unnamed_chip(614)), work("qwen3.5-9b-q8_0")
-    assert bare.spread(one) > on("M5 Max").spread(one)
+    bare, model_work = Runtime(chip=passes.unnamed_chip(614)), work("qwen3.5-9b-q8_0")
+    assert bare.spread(model_work) > on("M5 Max").spread(model_work)
 
 
 def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
@@ -124,9 +124,9 @@ def test_context_slows_a_pass_and_programs_on_one_engine_differ() -> None:
 def test_a_model_by_its_sizes_is_as_fast_as_by_its_shape(name: str) -> None:
     sized, there = by_sizes(f"unheard-of-{name.partition('-')[2]}-q8_0"), on("M4 Max")
     assert sized is not None
-    found = work_of(sized.facts)
-    assert found is not None
-    assert there.plain_ms(found) == pytest.approx(there.plain_ms(work(f"{name}-q8_0")), rel=0.15)
+    pass_work = work_of(sized.facts)
+    assert pass_work is not None
+    assert there.plain_ms(pass_work) == pytest.approx(there.plain_ms(work(f"{name}-q8_0")), rel=0.15)
 
 
 def test_a_round_is_a_pass_drafting_and_overhead_and_its_range_holds_it() -> None:
@@ -156,12 +156,12 @@ def test_a_prediction_block_reads_one_layer_and_the_lm_head() -> None:
 
 def test_the_constants_are_those_that_the_published_tables_give() -> None:
     plain, rounds, shipped = published.plain_rows(), published.round_rows(), constants()
-    found = published.fit_rounds(rounds, published.fit_prefill(plain, published.fit_plain(plain, shipped)))
+    fitted = published.fit_rounds(rounds, published.fit_prefill(plain, published.fit_plain(plain, shipped)))
     for name in ("share", "layer_ms", "mlx", "recurrent", "free_rows", "rows_ultra"):
-        assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
-    assert found.programs == pytest.approx(shipped.programs, rel=0.01)
-    assert found.rows == pytest.approx(shipped.rows, rel=0.01)
-    assert found.roofline == pytest.approx(shipped.roofline, rel=0.01)
-    assert found.round_ms == pytest.approx(shipped.round_ms, rel=0.01)
-    assert found.prefill == pytest.approx(shipped.prefill, rel=0.01)
-    assert replace(found, share=1.0) != shipped
+        assert getattr(fitted, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
+    assert fitted.programs == pytest.approx(shipped.programs, rel=0.01)
+    assert fitted.rows == pytest.approx(shipped.rows, rel=0.01)
+    assert fitted.roofline == pytest.approx(shipped.roofline, rel=0.01)
+    assert fitted.round_ms == pytest.approx(shipped.round_ms, rel=0.01)
+    assert fitted.prefill == pytest.approx(shipped.prefill, rel=0.01)
+    assert replace(fitted, share=1.0) != shipped

@@ -30,9 +30,9 @@ def test_a_build_has_the_steps_of_its_side(build: str | None, side: str | None) 
 def test_few_rows_take_matrix_kernels_as_the_librarys_table_has_it_for_each_type_of_weight() -> None:
     """As the jump table of b11524's libggml-metal has it, by ggml's number of the type."""
     table = "060302020000030302000302030202000202020203020202000000000002040000000005000000030002"
-    found = {kind.name: int(table[2 * kind : 2 * kind + 2]) for kind in GGMLQuantizationType}
+    widths = {kind.name: int(table[2 * kind : 2 * kind + 2]) for kind in GGMLQuantizationType}
     later = {"Q2_0": 3}  # b11739's table, which has one more type
-    assert {name: first for name, first in found.items() if first} | later == FEW_ROWS
+    assert {name: first for name, first in widths.items() if first} | later == FEW_ROWS
     steps = metal_steps("b11524 86a2835")
     assert steps is not None and set(FEW_ROWS.values()) <= set(steps.rows)
 

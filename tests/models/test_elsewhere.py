@@ -50,22 +50,22 @@ def keep(path: Path, data: bytes = DATA) -> Path:
 def test_the_folder_that_was_chosen_in_lm_studio_is_looked_in(home: Path) -> None:
     settings = {"downloadsFolder": str(home / "disk" / "models"), "language": "en"}
     keep(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
-    place = keep(home / "disk/models/maker/Model-GGUF/Model-Q8_0.gguf")
-    assert library(home).elsewhere(ENTRY) == (place,)
+    path = keep(home / "disk/models/maker/Model-GGUF/Model-Q8_0.gguf")
+    assert library(home).elsewhere(ENTRY) == (path,)
     keep(home / ".lmstudio" / "settings.json", b"[")
     assert library(home).elsewhere(ENTRY) is None
 
 
 @pytest.mark.parametrize("program", PLACES)
 def test_a_file_of_another_program_is_used_in_place_of_a_download(home: Path, program: str) -> None:
-    place = keep(home / PLACES[program])
+    path = keep(home / PLACES[program])
     here = library(home)
     assert here.locate(ENTRY) is None, "nothing is used before it was checked"
-    assert here.elsewhere(ENTRY) == (place,)
-    assert here.pull(ENTRY) == (place,)
-    assert here.notes == [f"m: {place} is used, nothing was downloaded."]
+    assert here.elsewhere(ENTRY) == (path,)
+    assert here.pull(ENTRY) == (path,)
+    assert here.notes == [f"m: {path} is used, nothing was downloaded."]
     assert library(home).resolve("m").ref.sha256 == SHA256
-    place.unlink()
+    path.unlink()
     assert library(home).locate(ENTRY) is None, "the other program may remove it"
 
 
@@ -79,9 +79,9 @@ def test_a_file_of_the_right_name_and_size_with_another_hash_is_not_used(home: P
 
 def test_where_no_hash_is_known_size_and_name_are_enough_and_its_own_hash_is_kept(home: Path) -> None:
     entry = msgspec.structs.replace(ENTRY, sha256=None)
-    place = keep(home / PLACES["LM Studio"])
+    path = keep(home / PLACES["LM Studio"])
     library(home, entry).pull(entry)
-    place.write_bytes(DATA[::-1])
+    path.write_bytes(DATA[::-1])
     (checked,) = library(home, entry).check(entry, fresh=True)
     assert checked.right is False and checked.stated_by == "this machine"
 

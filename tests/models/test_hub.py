@@ -156,7 +156,7 @@ def test_a_server_that_ignores_the_range_does_not_double_the_file_nor_does_too_l
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("wanted", "message"),
     [
         (HubFile(repo="someone/nothing", file="x.gguf"), "someone/nothing/x.gguf.*no such repository"),
         (HubFile(repo=REPO, file="gone.gguf"), "no such file at revision main"),
@@ -166,9 +166,9 @@ def test_a_server_that_ignores_the_range_does_not_double_the_file_nor_does_too_l
     ],
 )
 def test_what_the_hub_does_not_have_is_named_before_a_download(
-    hub: Hub, server: HubServer, wanted: HubFile, words: str
+    hub: Hub, server: HubServer, wanted: HubFile, message: str
 ) -> None:
-    with pytest.raises(HubError, match=words):
+    with pytest.raises(HubError, match=message):
         pull(hub, wanted)
     assert server.sent_bytes == 0
 
@@ -235,10 +235,10 @@ def test_a_hub_that_limits_requests_is_waited_for_as_long_as_it_asks_and_this_is
 ) -> None:
     begin(hub)
     server.limits[method] = list(headers)
-    words: list[str] = []
-    assert hub.pull(WANTED, hub.stated(WANTED, words.append), on_wait=words.append).read_bytes() == DATA
+    said: list[str] = []
+    assert hub.pull(WANTED, hub.stated(WANTED, said.append), on_wait=said.append).read_bytes() == DATA
     assert pauses == waits
-    assert len(words) == len(pauses) and all("etry" in text for text in words)
+    assert len(said) == len(pauses) and all("etry" in text for text in said)
     assert server.ranges()[-1] is not None  # it went on where it had stopped
 
 

@@ -60,7 +60,7 @@ def test_a_path_is_a_model_with_the_hash_of_what_it_holds_now(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("gone.gguf", "does not exist"),
         ("folder/gone", "does not exist"),
@@ -70,10 +70,10 @@ def test_a_path_is_a_model_with_the_hash_of_what_it_holds_now(tmp_path: Path) ->
     ],
 )
 def test_what_is_no_model_here_says_so_or_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises((ModelFileError, ManifestError), match=words):
+    with pytest.raises((ModelFileError, ManifestError), match=message):
         resolve_model(text)
 
 
@@ -92,9 +92,9 @@ def test_the_tiny_family_ships_with_mlsd_and_its_second_quantization_is_made_her
         assert model.entry is not None
         assert facts.n_parameters == model.entry.parameters
         assert (facts.architecture, facts.synthetic) == (architecture, False)
-    made = resolve_model("tiny-moe-q4_0", make=True)
-    assert "Q4_0" in model_facts(made.path).tensor_types
-    assert made.ref.sha256 != resolve_model("tiny-moe").ref.sha256
+    model = resolve_model("tiny-moe-q4_0", make=True)
+    assert "Q4_0" in model_facts(model.path).tensor_types
+    assert model.ref.sha256 != resolve_model("tiny-moe").ref.sha256
 
 
 def test_a_pull_records_what_the_hub_stated_and_stays_at_that_commit(server: HubServer, tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_shape_with_random_weights_is_written_once_where_it_is_asked_for(
     server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLSD_HOME", str(tmp_path / "home"))
-    one, other = (Synthetic(id=f"s{seed}", shape="llama", seed=seed, **TEXT) for seed in (0, 1))
-    books = library(server, tmp_path, one, other)
+    first, other = (Synthetic(id=f"s{seed}", shape="llama", seed=seed, **TEXT) for seed in (0, 1))
+    books = library(server, tmp_path, first, other)
     with pytest.raises(ModelFileError, match="not on this machine"):
         books.resolve("s0")
-    assert books.can_make(one)
+    assert books.can_make(first)
     first, again, second = (books.resolve(name, make=True) for name in ("s0", "s0", "s1"))
     assert first == again and first.path.stat().st_mtime_ns == again.path.stat().st_mtime_ns
     assert first.ref.sha256 != second.ref.sha256
@@ -210,9 +210,9 @@ def test_models_are_made_from_models_that_are_made(server: HubServer, tmp_path: 
     books = library(server, tmp_path, *made_from(tiny))
     with pytest.raises(ModelFileError, match=r"Run `mlsd models pull noisy`"):
         books.resolve("noisy")
-    made = books.resolve("noisy", make=True)
-    assert made.path.parent == made_models_dir()
-    assert made.ref.sha256 != books.resolve("small").ref.sha256
+    model = books.resolve("noisy", make=True)
+    assert model.path.parent == made_models_dir()
+    assert model.ref.sha256 != books.resolve("small").ref.sha256
     assert sorted(path.name[:5] for path in made_models_dir().iterdir()) == ["noisy", "small"]
 
 

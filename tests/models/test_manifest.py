@@ -84,7 +84,7 @@ def test_every_role_of_every_profile_names_a_known_model(shipped: Manifest) -> N
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ('repo = "someone/some-model"', "repo = 3", r"models\.a-model\.repo = 3: Expected `str`"),
         ('repo = "someone/some-model"', 'repo = "x"', r"models\.a-model\.repo = 'x'"),
@@ -113,20 +113,20 @@ def test_every_role_of_every_profile_names_a_known_model(shipped: Manifest) -> N
         ("[models", "[model", r"unknown table 'model'"),
     ],
 )
-def test_a_wrong_entry_is_named_by_file_key_and_value(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_a_wrong_entry_is_named_by_file_key_and_value(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = write(tmp_path, GOOD.replace(old, new))
-    with pytest.raises(ManifestError, match=words) as error:
+    with pytest.raises(ManifestError, match=message) as error:
         read_manifest(path)
     assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("base", "words"), [("gone", r"models\.x\.base = 'gone': no model has this id"), ("y", "itself")]
+    ("base", "message"), [("gone", r"models\.x\.base = 'gone': no model has this id"), ("y", "itself")]
 )
-def test_models_made_from_nothing_or_from_each_other_are_refused(tmp_path: Path, base: str, words: str) -> None:
+def test_models_made_from_nothing_or_from_each_other_are_refused(tmp_path: Path, base: str, message: str) -> None:
     rest = 'source = "perturb"\nnoise = 0.1\nname = "n"\narchitecture = "llama"\nquantization = "F16"\n'
     path = write(tmp_path, f'[models.x]\nbase = "{base}"\n{rest}[models.y]\nbase = "x"\n{rest}')
-    with pytest.raises(ManifestError, match=words):
+    with pytest.raises(ManifestError, match=message):
         load_manifest(user=path)
 
 

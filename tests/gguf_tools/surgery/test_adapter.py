@@ -76,7 +76,7 @@ def test_a_pickle_is_refused_and_the_way_out_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"hidden_size": None}, "does not describe an adapter: .*hidden_size"),
         ({"num_attention_heads": "two"}, "does not describe an adapter"),
@@ -85,13 +85,13 @@ def test_a_pickle_is_refused_and_the_way_out_is_told(tmp_path: Path) -> None:
         ({"head_dim": 32}, r"q_proj\.weight of .* has the shape \(128, 64\), and its configuration says \(64, 64\)"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=words):
+def test_a_configuration_that_does_not_fit_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
         Adapter(write_adapter(tmp_path / "adapter", SHAPE, **changes))
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "words"),
+    ("name", "kind", "message"),
     [
         ("layers.0.mlp.up_proj.weight", "F32", r"has more than attention: layers\.0\.mlp"),
         ("layers.0.self_attn.q_proj.bias", "F32", r"more than attention: .*bias"),
@@ -99,7 +99,7 @@ def test_a_configuration_that_does_not_fit_is_refused(changes: dict[str, Any], w
         ("norm.weight", "F64", "is stored as F64"),
     ],
 )
-def test_other_tensors_than_an_adapters_are_refused(name: str, kind: str | None, words: str, tmp_path: Path) -> None:
+def test_other_tensors_than_an_adapters_are_refused(name: str, kind: str | None, message: str, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "adapter", SHAPE)
     tensors = random_weights(CONFIG)
     tensors.pop(name, None)
@@ -110,7 +110,7 @@ def test_other_tensors_than_an_adapters_are_refused(name: str, kind: str | None,
     if kind == "F64":
         data, at = path.read_bytes(), path.read_bytes().index(b'"norm.weight"')
         path.write_bytes(data[:at] + data[at:].replace(b'"F32"', b'"F64"', 1))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         Adapter(folder)
 
 

@@ -49,7 +49,7 @@ def test_each_way_of_choosing_names_the_blocks_that_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("choice", "message"),
     [
         ({"keep": [6]}, "no block 6: the model has blocks 0 to 5"),
         ({"skip": [7]}, "no block 7"),
@@ -60,8 +60,8 @@ def test_each_way_of_choosing_names_the_blocks_that_stay() -> None:
         ({"fraction": 0.5, "keep": [1]}, "keep and fraction exclude each other"),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(choice: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_a_choice_that_cannot_be_is_refused(choice: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         choose_layers(6, **choice)  # type: ignore[arg-type]
 
 

@@ -81,9 +81,9 @@ def head_of(target: Path, shape: Shape) -> Floats:
     return Source(target).data("output.weight").view("<f4").reshape(shape.n_vocab, shape.n_embd)
 
 
-def distance(found: Floats, expected: Floats) -> float:
+def distance(logits: Floats, expected: Floats) -> float:
     """The largest difference in units of the spread of the expected logits."""
-    return float(np.abs(found - expected).max() / expected.std())
+    return float(np.abs(logits - expected).max() / expected.std())
 
 
 @pytest.mark.parametrize("exit_after", [1, 2, 5])
@@ -91,11 +91,11 @@ def test_the_draft_computes_the_adapter_over_its_targets_rows(
     target: Path, shape: Shape, exit_after: int, tmp_path: Path
 ) -> None:
     adapter = write_adapter(tmp_path / "adapter", shape, seed=exit_after)
-    found = logits_of(composed(target, adapter, exit_after, tmp_path / "draft.gguf"))
+    logits = logits_of(composed(target, adapter, exit_after, tmp_path / "draft.gguf"))
     config = config_of(shape)
     tensors, rows, head = random_weights(config, exit_after), hidden_rows(target, exit_after), head_of(target, shape)
     expected = forward(config, tensors, rows) @ head.T
-    assert distance(found, expected) < ROUNDING
+    assert distance(logits, expected) < ROUNDING
     # Each part matters: another rotation, order of rows, grouping or norm lies far outside the rounding.
     swapped = {**tensors, "layers.0.self_attn.q_proj.weight": interleaved(tensors[QUERY], shape.n_head)}
     wrong = [
@@ -105,7 +105,7 @@ def test_the_draft_computes_the_adapter_over_its_targets_rows(
         forward(config, tensors, hidden_rows(target, exit_after % 5 + 1)),
     ]
     for other in wrong:
-        assert distance(found, other @ head.T) > 20 * ROUNDING
+        assert distance(logits, other @ head.T) > 20 * ROUNDING
 
 
 @pytest.mark.parametrize("precision", ["F32", "F16", "Q8_0"])
@@ -149,10 +149,10 @@ def reference_factors(base: float, dim: int) -> Floats:
 
 
 def test_frequencies_are_divided_as_llama3_divides_them() -> None:
-    found, expected = llama3_factors(LLAMA3, 32, 10_000.0), reference_factors(10_000.0, 32)
-    assert np.allclose(found, expected)
-    assert (found.min(), found.max()) == (1, 8)
-    assert len(set(found.tolist())) > 2, "the smooth part is not tested"
+    factors, expected = llama3_factors(LLAMA3, 32, 10_000.0), reference_factors(10_000.0, 32)
+    assert np.allclose(factors, expected)
+    assert (factors.min(), factors.max()) == (1, 8)
+    assert len(set(factors.tolist())) > 2, "the smooth part is not tested"
 
 
 def test_a_stretched_rotation_is_the_adapters_too(tmp_path: Path) -> None:
@@ -162,14 +162,14 @@ def test_a_stretched_rotation_is_the_adapters_too(tmp_path: Path) -> None:
     table = {"rope_freqs.weight": factors}
     target = rewrite(Source(tmp_path / "plain.gguf"), tmp_path / "target.gguf", data=table).path
     adapter = write_adapter(tmp_path / "adapter", shape, rope_scaling=LLAMA3)
-    found = logits_of(composed(target, adapter, 2, tmp_path / "draft.gguf"))
+    logits = logits_of(composed(target, adapter, 2, tmp_path / "draft.gguf"))
     config, rows, head = config_of(shape), hidden_rows(target, 2), head_of(target, shape)
-    assert distance(found, forward(config, random_weights(config), rows, factors) @ head.T) < ROUNDING
-    assert distance(found, forward(config, random_weights(config), rows) @ head.T) > 20 * ROUNDING
+    assert distance(logits, forward(config, random_weights(config), rows, factors) @ head.T) < ROUNDING
+    assert distance(logits, forward(config, random_weights(config), rows) @ head.T) > 20 * ROUNDING
 
 
 @pytest.mark.parametrize(
-    ("scaling", "keys", "has_table", "words"),
+    ("scaling", "keys", "has_table", "message"),
     [
         (None, {}, True, "by none here .* by rope_freqs.weight there"),
         (LLAMA3, {}, False, "by llama3 here .* by none there"),
@@ -181,14 +181,14 @@ def test_a_stretched_rotation_is_the_adapters_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_rotation_stretched_in_one_of_them_only_is_refused(
-    scaling: dict[str, Any] | None, keys: dict[str, Any], has_table: bool, words: str, tmp_path: Path
+    scaling: dict[str, Any] | None, keys: dict[str, Any], has_table: bool, message: str, tmp_path: Path
 ) -> None:
     shape = SHAPES["llama"]
     write_random(tmp_path / "plain.gguf", shape, seed=5)
     table = {"rope_freqs.weight": reference_factors(shape.rope_base, shape.head_dim)} if has_table else {}
     target = rewrite(Source(tmp_path / "plain.gguf"), tmp_path / "target.gguf", keys, table)
     adapter = Adapter(write_adapter(tmp_path / "adapter", shape, rope_scaling=scaling))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         compose(target, adapter, 2)
 
 
@@ -196,7 +196,7 @@ def test_a_rotation_stretched_in_one_of_them_only_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"rope_base": 500_000.0}, r"base of the rotation \(rope_theta\) is 10000 here and 500000 there"),
         ({"rms_eps": 1e-5}, r"epsilon \(rms_norm_eps\) is 1e-06 here and 1e-05 there"),
@@ -208,11 +208,11 @@ def test_a_rotation_stretched_in_one_of_them_only_is_refused(
     ],
 )
 def test_an_adapter_of_another_model_is_refused_by_the_number_that_differs(
-    change: dict[str, Any], words: str, tmp_path: Path
+    change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     shape = SHAPES["llama"]
     write_random(tmp_path / "target.gguf", msgspec.structs.replace(shape, **change), seed=1)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         compose(Source(tmp_path / "target.gguf"), Adapter(write_adapter(tmp_path / "adapter", shape)), 2)
 
 
@@ -235,7 +235,7 @@ def test_an_architecture_without_such_a_block_is_refused(tiny: Path, name: str, 
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"llama.expert_count": 8}, "choose among experts"),
         ({"llama.attention.head_count": [2] * 6}, "one attention.head_count for all blocks"),
@@ -243,8 +243,8 @@ def test_an_architecture_without_such_a_block_is_refused(tiny: Path, name: str, 
     ],
 )
 def test_a_model_whose_blocks_differ_or_have_experts_is_refused(
-    tiny: Path, keys: dict[str, Any], words: str, tmp_path: Path
+    tiny: Path, keys: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     target = rewrite(Source(tiny / "llama.gguf"), tmp_path / "target.gguf", keys)
-    with pytest.raises(ModelFileError, match=words):
+    with pytest.raises(ModelFileError, match=message):
         compose(target, Adapter(write_adapter(tmp_path / "adapter", TINY["llama"])), 2)

@@ -153,12 +153,12 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 def test_a_gguf_gives_its_shape_types_and_tokenizer(name, tiny, tmp_path):
     original = Source(tiny / f"{name}.gguf")
     write_synthetic(tmp_path / "x.gguf", from_gguf(original), seed=9)
-    made = Source(tmp_path / "x.gguf")
-    assert made.tensors == original.tensors
-    assert made.get("tokenizer.ggml.tokens") == original.get("tokenizer.ggml.tokens")
-    assert made.get("mlsd.seed") == 9
-    assert not np.array_equal(made.data("token_embd.weight"), original.data("token_embd.weight"))
-    assert np.array_equal(made.data("output_norm.weight"), original.data("output_norm.weight"))
+    source = Source(tmp_path / "x.gguf")
+    assert source.tensors == original.tensors
+    assert source.get("tokenizer.ggml.tokens") == original.get("tokenizer.ggml.tokens")
+    assert source.get("mlsd.seed") == 9
+    assert not np.array_equal(source.data("token_embd.weight"), original.data("token_embd.weight"))
+    assert np.array_equal(source.data("output_norm.weight"), original.data("output_norm.weight"))
 
 
 def test_a_part_of_the_depth_keeps_the_cost_of_a_layer(tiny, tmp_path):
@@ -231,7 +231,7 @@ def test_tokens_cannot_share_fewer_experts_than_chance():
 
 
 @pytest.mark.parametrize(
-    ("shape", "quant", "layers", "words"),
+    ("shape", "quant", "layers", "message"),
     [
         ("smollm2-135m", "Q4_K", None, "does not divide the rows of token_embd.weight"),
         ("smollm2-135m", "Q3_K", None, "cannot make random weights of type Q3_K"),
@@ -240,8 +240,8 @@ def test_tokens_cannot_share_fewer_experts_than_chance():
         ("smollm2-135m", "Q8_0", 0, "has 30 layers"),
     ],
 )
-def test_what_cannot_be_written_is_refused_when_it_is_planned(shape, quant, layers, words):
-    with pytest.raises(InputError, match=words):
+def test_what_cannot_be_written_is_refused_when_it_is_planned(shape, quant, layers, message):
+    with pytest.raises(InputError, match=message):
         from_shape(FULL[shape], quant=quant, n_layers=layers)
 
 
