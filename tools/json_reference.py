@@ -50,7 +50,6 @@ from mlsd.records import (
     OptionValue,
     QualityWarning,
     Round,
-    Status,
     Trial,
 )
 from mlsd.report.page import Written
@@ -91,15 +90,11 @@ def _arm(title: str, **more: Any) -> Any:
 ArmObject = _arm("ArmObject")
 
 
-BenchTrial = _object(
-    "BenchTrial", "A trial: counts and total times, then each round.",
-    prompt=str, drafter=str, draft=str | None, options=dict[str, OptionValue], arm=ArmKind, gamma=int, block=int,
-    repeat=int, status=Status, reason=str | None, decode_tok_s=float | None, acceptance_rate=float | None,
-    mgl=float | None, rounds=int, proposed=int, accepted=int, n_prompt=int | None, n_tokens=int, tokens=list[int],
-    verdict=str | None, losslessness=Losslessness | None, valid=bool, failed_native_calls=int, rollback=str | None,
-    rollback_draft=str | None, timed=bool, fell_back=str | None, prefill_ns=int | None, draft_prefill_ns=int | None,
-    decode_ns=int | None, draft_ns=int | None, verify_ns=int | None, rollback_ns=int | None, sample_ns=int | None,
-    other_ns=int | None, stats=dict[str, float], round_records=list[Round],
+_LISTED = [(column.name, _TYPES[column.dtype] | None) for column in TRIALS]  # a row of `mlsd results trials`
+BenchTrial = msgspec.defstruct(
+    "BenchTrial",
+    [*_LISTED, ("tokens", list[int]), ("losslessness", Losslessness | None), ("stats", dict[str, float]),
+     ("round_records", list[Round])],
 )  # fmt: skip
 Bench = _object(
     "Bench", "`stopped` is there where the bench had a goal.",
@@ -137,18 +132,13 @@ Planned = _object(
 )  # fmt: skip
 
 
-def _listed_trial() -> Any:
-    """A row of `mlsd results trials` and of `mlsd results export json`."""
-    return msgspec.defstruct("ListedTrial", [(one.name, _TYPES[one.dtype] | None) for one in TRIALS])
-
-
 Arms = _object(
     "Arms", "What became of each arm of a study.",
     runs=list[Run], arms=list[ArmObject], widths=list[str], warnings=list[QualityWarning],
 )  # fmt: skip
 Trials = _object(
     "Trials", "The trials of a study database.",
-    runs=list[Run], trials=list[_listed_trial()], warnings=list[StoredWarning],
+    runs=list[Run], trials=list[msgspec.defstruct("ListedTrial", _LISTED)], warnings=list[StoredWarning],
 )  # fmt: skip
 ShownTrial = _object("ShownTrial", "A trial with its configuration.", id=int, case=Case, trial=Trial)
 Fitted = _object(

@@ -1,6 +1,6 @@
 """How commands say which setting to use: the answer, what to set where it is decided, else what decides it.
 
-One shape of an answer, and one of a trial, for --json of every command.
+One shape of an answer for --json of every command.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlsd.cli.output import note, say
 from mlsd.methods import tried_unasked
@@ -17,8 +17,6 @@ from mlsd.records import Record, Source
 from mlsd.report.tables.arms import head_line
 from mlsd.stats import grouped
 from mlsd.trials.on_or_off import DECIDED, Answer, Use
-from mlsd.trials.rates import PARTS, speed
-from mlsd.trials.results import Measured
 from mlsd.trials.stages import MEASURING, PREPARATION, StageTime, stage_line, wall_ns
 from mlsd.units import NS_PER_S, format_duration
 
@@ -159,34 +157,3 @@ def answer_object(
         flags=flags,
         widths=widths or None,
     )
-
-
-def trial_object(row: Measured) -> dict[str, Any]:
-    """A trial: counts and total times, then each round."""
-    trial, whole, method = row.trial, row.whole, row.case.drafter
-    verdict = trial.losslessness
-    fields = ("arm", "gamma", "block", "repeat", "status", "reason")
-    times = ("rollback_draft", "timed", "fell_back", "prefill_ns", "draft_prefill_ns", "decode_ns")
-    return {
-        "prompt": row.case.prompt.key,
-        "drafter": method.name,
-        "draft": method.draft.id if method.draft else None,
-        "options": method.options,
-        **{name: getattr(trial, name) for name in fields},
-        "decode_tok_s": speed(trial),
-        "acceptance_rate": whole.acceptance_rate,
-        "mgl": whole.mgl,
-        **{name: getattr(whole, name) for name in ("rounds", "proposed", "accepted")},
-        "n_prompt": trial.n_prompt,
-        "n_tokens": trial.n_tokens,
-        "tokens": trial.tokens,
-        "verdict": None if verdict is None else verdict.verdict,
-        "losslessness": verdict,
-        "valid": trial.valid,
-        "failed_native_calls": trial.failed_native_calls,
-        "rollback": trial.rollback_target,
-        **{name: getattr(trial, name) for name in times},
-        **{part: None if trial.decode_ns is None else getattr(whole, part) for part in PARTS},
-        "stats": trial.stats,
-        "round_records": trial.rounds,
-    }

@@ -51,7 +51,7 @@ def test_bench_reports_every_trial_and_a_summary_of_each_arm(mlsd: Mlsd, tiny: P
         assert len(trial["round_records"]) == trial["rounds"]
         assert trial["n_tokens"] - 1 == trial["rounds"] + trial["accepted"]
         if trial["arm"] == "sd":
-            assert trial["rollback"] in ("snapshots", "checkpoint")
+            assert trial["rollback_target"] in ("snapshots", "checkpoint")
             assert trial["rollback_draft"] in OF_HYBRID_DRAFTS
             assert trial["acceptance_rate"] == pytest.approx(trial["accepted"] / trial["proposed"])
             assert trial["mgl"] == pytest.approx(1 + trial["accepted"] / trial["rounds"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_objects, head_lines, say_answers, trial_object
+from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import note_left_out
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
 from mlsd.planning.options import BenchOptions, SearchOptions, option
@@ -82,10 +82,10 @@ def bench(
     question = Invocation.of(result.models, request.prompts, db)
     answers = answer_objects(result.answers, result.models, question, result.outcome.stages, result.database)
     if as_json:
-        trials, arms = [trial_object(row) for row in result.trials], [arm_object(one) for one in result.results]
+        arms = [arm_object(one) for one in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}
         about = {"database": result.database, "stages": result.outcome.stages}
-        print_json({**about, "trials": trials, "summary": arms, "answers": answers, **goal_met})
+        print_json({**about, "trials": _trials(result), "summary": arms, "answers": answers, **goal_met})
     elif result.results:
         _print(result)
         _print_replayed(result, replayed)
@@ -126,6 +126,20 @@ def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
         source = words.get(str(arm.case.drafter.options.get("accept"))) if arm.control else None
         if source is not None and arm.ratio is not None:
             say(f"{times(arm.ratio)} at gamma {arm.case.gamma} on {arm.text}: the acceptance of {source}.")
+
+
+def _trials(result: BenchResult) -> list[dict[str, Any]]:
+    """Each trial as `mlsd results trials` lists it, with its tokens and rounds."""
+    from mlsd.formats.tables import rows_of
+    from mlsd.store.store import Store
+
+    with Store.open(Path(result.database), create=False, read_only=True) as store:
+        rows = zip(rows_of(result.trials, store.runs()), (stored.trial for stored in result.trials), strict=True)
+        more = ("tokens", "losslessness", "stats")
+        return [
+            {**row, **{name: getattr(trial, name) for name in more}, "round_records": trial.rounds}
+            for row, trial in rows
+        ]
 
 
 def _print(result: BenchResult) -> None:
