@@ -315,7 +315,7 @@ def same_command(ctx: click.Context, without: Container[str] = (), **changes: An
 
 
 def given_options(ctx: click.Context, names: Container[str]) -> dict[str, tuple[str, ...]]:
-    """Those of these parameters that somebody typed or named in the environment, as options of the command."""
+    """Those of these parameters that were typed or set in the environment, as options of the command."""
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = (p for p in ctx.command.params if p.name in names and ctx.get_parameter_source(p.name) in sources)
     texts = dict[str, tuple[str, ...]]()
@@ -326,7 +326,7 @@ def given_options(ctx: click.Context, names: Container[str]) -> dict[str, tuple[
 
 
 def _typed(kind: click.ParamType[Any], value: Any) -> str:
-    """A value as somebody types it."""
+    """A value as it is typed."""
     if kind in (SHARE, UNTIL) and isinstance(value, float):
         return f"{100 * value:g}%"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -349,7 +349,7 @@ def known_name(what: str, name: str | None, names_here: Iterable[str]) -> str | 
 
 
 def was_given(ctx: click.Context, name: str) -> bool:
-    """Whether somebody typed this parameter."""
+    """Whether this parameter was typed."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 

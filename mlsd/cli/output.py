@@ -116,7 +116,7 @@ _sign = {"began_s": time.monotonic(), "last_s": -math.inf}
 
 
 def sign_of_life(doing: str) -> None:
-    """What goes on now, in one line every ten seconds, whoever says it."""
+    """What goes on now, in one line every ten seconds, from whichever part of the program it comes."""
     now_s = time.monotonic()
     if now_s - _sign["last_s"] >= _SIGN_S:
         _sign["last_s"] = now_s
@@ -124,7 +124,7 @@ def sign_of_life(doing: str) -> None:
 
 
 def shows_progress() -> bool:
-    """Whether somebody looks at standard error and wants to see bars."""
+    """Whether bars are shown: standard error is a terminal, and --quiet was not given."""
     return sys.stderr.isatty() and verbosity.get() != "quiet"
 
 

@@ -22,7 +22,7 @@ from mlsd.units import format_number, format_percent
 
 
 def say_default(request: StudyRequest) -> None:
-    """The first lines of a command for which nobody chose a profile."""
+    """The first line of a command whose profile was not given."""
     if request.nobody_chose:
         profile = request.profile
         why = "nothing larger is downloaded" if profile.name == EMBEDDED_PROFILE else "the largest that is downloaded"
@@ -40,8 +40,8 @@ def say_warnings(warnings: Sequence[QualityWarning]) -> None:
 def make_watcher(budget_s: float | None = None, *, open_ended: bool = False) -> LineWatcher:
     """A progress bar on a terminal, one quiet line a trial elsewhere.
 
-    `budget_s`, or `open_ended`, is of a session that ends when it knows enough, which nobody knows how many trials
-    takes: what was measured is counted, and the time beside it.
+    `budget_s`, or `open_ended`, is of a session that ends when it knows enough: how many trials that takes is
+    not known, so what was measured is counted, and the time beside it.
     """
     return (Bar if shows_progress() else LineWatcher)(budget_s, open_ended=open_ended)
 

@@ -68,7 +68,7 @@ class CheckedFile(Record, frozen=True, kw_only=True):
     path: Path
     n_bytes: int
     sha256: str
-    expected: str | None  # None: nobody stated one
+    expected: str | None  # None: not stated
     stated_by: str | None  # "manifest", "hub", "this machine" (as it was when first used), or None
 
     @property

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mlsd.planning.question import Asked
     from mlsd.planning.request import StudyRequest
 
-_LINE_MBIT_S = 100  # of a usual connection; how fast the hub and the line are nobody knows before
+_LINE_MBIT_S = 100  # of a usual connection; how fast hub and line are is not known before
 
 
 @click.command()
@@ -133,7 +133,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
 
 def _proposed(*, asks: bool) -> str | None:
-    """The largest profile for this machine where its download is asked about; None, and why, where nobody is asked."""
+    """The largest profile for this machine; None, with a note, where there is no terminal to ask for its download."""
     best = largest_profile(load_profiles(), host_memory_bytes())
     if best is None:
         return None
