@@ -40,11 +40,11 @@ def answer(mlsd: Mlsd, *arguments: object) -> Any:
 
 
 @pytest.fixture
-def library() -> None:
+def entry() -> None:
     write_own_entry(Path(os.environ["MLSD_HOME"]))
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("entry")
 def test_pull_show_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
     assert answer(mlsd, "show", "mine")["here"] is False
     (pulled,) = answer(mlsd, "pull", "mine")
@@ -60,7 +60,7 @@ def test_pull_show_and_verify_a_model(server: HubServer, mlsd: Mlsd) -> None:
     assert "do not have their hash" in damaged.err
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("entry")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_pull_that_is_ended_goes_on_where_it_stopped(
     server: HubServer, mlsd: Mlsd, tmp_path: Path, number: signal.Signals, code: int
@@ -86,7 +86,7 @@ def test_a_pull_that_is_ended_goes_on_where_it_stopped(
     assert int(resumed.removeprefix("bytes=").removesuffix("-")) > 0
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("entry")
 def test_offline_mode_refuses_to_download_and_still_finds_what_is_here(
     server: HubServer, mlsd: Mlsd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
