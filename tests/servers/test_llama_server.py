@@ -123,10 +123,11 @@ def test_each_turn_has_a_server_of_its_own_whether_blocks_are_counted_or_until_d
     # To be prepared, for its turn, and once to judge, where texts differ.
     assert 4 <= len(started) <= 5 and len({id(server) for server in started}) == 2
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), until="decided", budget_s=0.001)
-    assert len(result.trials) == 2 and not reasons(result) and not reasons(result, "ar")
-    assert [row.n_trials for row in result.results] == [2, 2]  # those of both calls
     (row,) = (r for r in result.results if not r.is_plain)
-    # A plain server starved of its processor cannot be timed, or makes the other one impossibly fast.
+    # A plain server starved of its processor cannot be timed, or makes the other one impossibly fast: both end it.
+    assert len(result.trials) == 2 or row.ratio is None
+    assert not reasons(result) and not reasons(result, "ar")
+    assert [r.n_trials for r in result.results] == [1 + len(result.trials) // 2] * 2  # those of both calls
     assert result.stopped == "budget" or row.ratio is None or row.effect != "not decided yet"
 
 
