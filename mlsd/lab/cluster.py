@@ -51,6 +51,7 @@ _QUIET = {
     "distributed.admin.system-monitor.interval": "30s",
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.admin.low-level-log-length": 4,
+    "distributed.admin.large-graph-warning-threshold": "1TB",  # a study's database may travel with its task
     "distributed.comm.timeouts.connect": f"{_CONNECT_S}s",
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
