@@ -33,7 +33,7 @@ def test_a_name_that_xml_cannot_hold_is_another_one(name: str) -> None:
     for made in (
         ModelRef(id=text).id,
         ModelFacts(ref=ModelRef(id="m"), architecture=text, name=text).name,
-        Server(row=PROGRAMS[0], model=text).model,
+        Server(program=PROGRAMS[0], model=text).model,
         Environment(host="h", os=text, machine="m").os,
         msgspec.json.decode(clean_json(json.dumps(text)), type=str),
         msgspec.json.decode(clean_json(json.dumps(text, ensure_ascii=False)), type=str),

@@ -138,4 +138,4 @@ def test_a_server_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlsd.servers.endpoint.PROGRAMS", (Program(name="new server", value="new"), *PROGRAMS))
     with FakeServer("openai") as server:
         server.value = owned
-        assert connect(server.url, 5.0).server.program == "new server"
+        assert connect(server.url, 5.0).server.program.name == "new server"

@@ -217,16 +217,15 @@ class ServerBench(BlockBench):
             server, n_most = side.reported, max(self.wanted.parallel)
             if server is None:
                 continue
+            name, answers = server.program.name, [a for s in self.sides if s.reported == server for a in s.earlier]
             if server.n_slots is not None and server.n_slots < n_most:
-                self.note(_QUEUES.format(server.program, server.n_slots, n_most))
-            if server.row.untested:
+                self.note(_QUEUES.format(name, server.n_slots, n_most))
+            if server.program.untested:
                 self.note(f"{server.description}: read its figures with care.")
-            if not server.row.gives_tokens and not self.rivals:
-                self.note(f"{server.program} gives no token ids: outputs are compared as text.")
-            if all(a.decode_ns is None for other in self.sides if other.reported == server for a in other.earlier):
-                self.note(
-                    f"{server.program} tells no times in its streams: every tok/s is of whole answers, by our clock."
-                )
+            if not server.program.gives_tokens and not self.rivals:
+                self.note(f"{name} gives no token ids: outputs are compared as text.")
+            if all(answer.decode_ns is None for answer in answers):
+                self.note(f"{name} tells no times in its streams: every tok/s is of whole answers, by our clock.")
 
     # --- a block --------------------------------------------------------------------------------------------------
 
@@ -312,7 +311,7 @@ class ServerBench(BlockBench):
         if answer.decode_ns is not None and decode_ns != answer.decode_ns:
             timed["server_decode_ns"], rounds = answer.decode_ns, ()  # rounds are of the same clock
             assert side.reported is not None
-            self.note(_OTHER_CLOCK.format(side.reported.program))
+            self.note(_OTHER_CLOCK.format(side.reported.program.name))
         return trial_of(  # by the server's clock where it has one, and the client's beside it
             slot,
             status=Status.VALID if reason is None else Status.INVALID,
@@ -364,7 +363,7 @@ class ServerBench(BlockBench):
             self.rivals
             and [self.server(other).description for other in range(len(self.sides))].count(host.description) > 1
         )
-        return replace(ref, id=f"{ref.id} @ {host.program}{f' {arm + 1}' if twins else ''}")
+        return replace(ref, id=f"{ref.id} @ {host.program.name}{f' {arm + 1}' if twins else ''}")
 
     def agreement(self) -> Iterator[str]:
         """Whether each rival writes what the first one does, prompt by prompt, and why it may not."""

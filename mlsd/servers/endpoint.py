@@ -28,7 +28,7 @@ _PARTS = {"draft_ns": 0, "verify_ns": 0, "rollback_ns": 0, "sample_ns": 0}  # of
 class Server(Named, frozen=True, kw_only=True):
     """What answers at a URL, as it describes itself."""
 
-    row: Program
+    program: Program
     build: str = ""
     model: str = ""  # file name or id, never a folder
     n_vocab: int | None = None
@@ -36,15 +36,10 @@ class Server(Named, frozen=True, kw_only=True):
     n_slots: int | None = None  # requests that it answers at once; further ones wait
 
     @property
-    def program(self) -> str:
-        """Its name, like llama-server."""
-        return self.row.name
-
-    @property
     def description(self) -> str:
         """Program and build."""
-        note = " (untested: from recorded exchanges)" if self.row.untested else ""
-        return f"{self.program} {self.build}".strip() + note
+        note = " (untested: from recorded exchanges)" if self.program.untested else ""
+        return f"{self.program.name} {self.build}".strip() + note
 
 
 class Request(Record, frozen=True, kw_only=True):
@@ -98,7 +93,7 @@ class Endpoint:
         self, connection: Connection, server: Server, pages: Mapping[str, Tree], model: str, draft: str | None
     ) -> None:
         """`model` and `draft` are named in requests; `pages` are those it tells of itself."""
-        self.url, self.program, self.server = connection.url, server.row, server
+        self.url, self.program, self.server = connection.url, server.program, server
         self._connection, self._pages, self._model, self._draft = connection, pages, model, draft
         self._whole: dict[object, ServerAnswer] = {}  # whole answers, by request and text
 
@@ -387,7 +382,7 @@ def _identify(connection: Connection, draft: str | None) -> Endpoint:
             for name, (path, field) in program.facts.items()
         }
         facts = {name: value for name, value in facts.items() if value is not None}
-        server = Server(row=program, model=PurePath(model).name.removesuffix(".gguf"), **facts)
+        server = Server(program=program, model=PurePath(model).name.removesuffix(".gguf"), **facts)
         return Endpoint(connection, server, pages, program.sent_as or model, draft)
     raise ServerError(
         f"{connection.url} answers, but speaks no protocol that mlsd knows.",

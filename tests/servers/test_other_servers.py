@@ -77,7 +77,7 @@ def test_llama_cpp_python_is_timed_by_our_clock_and_compared_as_text(
     python_server: tuple[Endpoint, Endpoint], tmp_path: Path
 ) -> None:
     plain, lookup = python_server
-    assert plain.server.program == "llama-cpp-python"
+    assert plain.server.program.name == "llama-cpp-python"
     result = pair(plain, lookup, tmp_path / "s.sqlite", prompt_of(COUNTING), n_predict=24, repeats=1, stop_at_eog=True)
     assert not reasons(result, "ar")
     # Its prompt lookup writes another text once a prompt comes again: seen as such, or as a difference, never as equal.
@@ -142,7 +142,7 @@ def mlx_server(run: Run, weights: Path) -> tuple[Endpoint, Endpoint]:
 
 def test_mlx_gives_token_ids_and_is_judged_by_them(mlx_server: tuple[Endpoint, Endpoint], tmp_path: Path) -> None:
     plain, drafting = mlx_server
-    assert plain.server.program == "mlx_lm.server" and plain.program.gives_tokens
+    assert plain.server.program.name == "mlx_lm.server" and plain.program.gives_tokens
     result = pair(plain, drafting, tmp_path / "s.sqlite", "code", n_predict=32, stop_at_eog=True)
     assert not reasons(result, "ar")
     for measured in result.trials:

@@ -132,7 +132,7 @@ def test_ollama_is_read_and_its_drafting_switched_off_by_request_and_templates_l
     server = Replay("ollama", OLLAMA, OLLAMA_LINES)
     chat = Request(messages=("Why?", "Because.", "Really?"), n_predict=3)
     about, (answer, _, _) = answered(server, WHY, PLAIN, chat)
-    assert (about.program, about.model, about.row.untested) == ("Ollama", "qwen3:4b", True)
+    assert (about.program.name, about.model, about.program.untested) == ("Ollama", "qwen3:4b", True)
     assert (answer.text, answer.n_tokens, answer.n_prompt, answer.decode_ns) == ("The sky is", 3, 5, 30000)
     assert answer.first_ns is not None and answer.proposed is None
     drafting, plain, templated = server.requests
@@ -145,7 +145,7 @@ def test_ollama_is_read_and_its_drafting_switched_off_by_request_and_templates_l
 def test_lm_studio_drafts_with_the_model_that_a_request_names() -> None:
     server = Replay("lm-studio", LM_STUDIO, LM_STUDIO_STREAM, LM_STUDIO_WHOLE)
     about, answers = answered(server, WHY, PLAIN, draft="qwen3-0.6b")
-    assert (about.program, about.model, about.row.untested) == ("LM Studio", "qwen3-4b", True)
+    assert (about.program.name, about.model, about.program.untested) == ("LM Studio", "qwen3-4b", True)
     assert [(a.proposed, a.accepted) for a in answers] == [(4, 2), (None, None)]
     assert ["draft_model" in one for one in server.requests] == [True, True, False]
     assert answers[0].n_tokens == 3
@@ -195,7 +195,7 @@ def test_what_each_tells_of_drafting_is_read(
         Request(prompt="Why", n_predict=n),
     )
     about, (answer,) = answered(server, request)
-    assert (about.program, about.row.untested) == (program, program != "OpenAI-compatible")
+    assert (about.program.name, about.program.untested) == (program, program != "OpenAI-compatible")
     assert (answer.proposed, answer.accepted, answer.n_rounds) == counted and answer.n_tokens == n
     assert impossible(request, answer, 0) is None
     (sent,) = server.requests
