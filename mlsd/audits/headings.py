@@ -31,7 +31,7 @@ HEADINGS: dict[str, str] = {
     rf"( {_SORT})*( {_SPEED_UNIT}| tok s)?",
     "speedup": r"(effective |measured )?speed ?up( vs [\w ]+)?( ratio)?|x|×|ratio|multiplier|加速比|gain"
     r"|overall gain|relative"
-    r"|(vs|over|Δ vs|δ vs|delta vs)( own tree| own)? ?(baseline|plain|plain decode|plain decoding|vanilla|ar|base"
+    r"|(vs|over|% of|Δ vs|δ vs|delta vs)( own tree| own)? ?(baseline|plain|plain decode|plain decoding|vanilla|ar|base"
     r"|off|k0|no spec\w*)"
     r"|delta|δ|change|improvement|uplift|performance impact|% faster|faster|mtp/ar|raw ratio",
     "acceptance": r"(draft |avg |mean |median |aggregate |token |overall )*(accept(ed|ance)?|acc)( rate| ratio"

@@ -65,7 +65,8 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
         if not _holds(columns, *_SPEEDS) or (turned and Heading("tok_s") not in columns.values()):
             columns = _columns(turned)
             if not _holds(columns, "tok_s", "speedup"):
-                seen.append(f"line {group[0].line}: {', '.join(filter(None, group[0].cells))[:_QUOTED]}")
+                if names := ", ".join(filter(None, group[0].cells)):
+                    seen.append(f"line {group[0].line}: {names[:_QUOTED]}")
                 continue
             group = turned
         read = _table(group, columns)
@@ -105,14 +106,11 @@ def _nothing_read(source: str, lines: list[str], seen: list[str]) -> TableError:
     speeds = [
         (i, line.strip()) for i, line in enumerate(lines, 1) if re.search(r"\d ?(?:tok\w*[/-]|t/s|tps)", line.lower())
     ]
-    if seen:
-        what = f"no column of its tables is a decode speed; columns seen: {'; '.join(seen[:_SHOWN])}"
-    elif speeds:
-        quoted = "; ".join(f"line {i}: {line[:60]}" for i, line in speeds[:_SHOWN])
-        what = f"lines that name a speed stand in no table or log that is known: {quoted}"
-    else:
-        what = "it holds no table, and no log that is known"
-    return TableError(f"{source} holds no row with a speed that could be read: {what}.", hint=hint)
+    quoted = "; ".join(f"line {i}: {line[:60]}" for i, line in speeds[:_SHOWN])
+    what = [f"no column of its tables is a decode speed; columns seen: {'; '.join(seen[:_SHOWN])}"] if seen else []
+    what += [f"lines that name a speed stand in no table or log that is known: {quoted}"] if speeds else []
+    what = what or ["it holds no table, and no log that is known"]
+    return TableError(f"{source} holds no row with a speed that could be read: {'; '.join(what)}.", hint=hint)
 
 
 def chips_in(text: str) -> list[str]:
@@ -171,6 +169,8 @@ def _transposed(rows: Sequence[PastedRow]) -> list[PastedRow]:
     figures = {name: meant for name in names if (meant := column(name, [])) is not None}
     distinct = len(set(names)) == len(names) <= 60 and not any(row.broken for row in rows)
     if len(heads) < 2 or not distinct or not _holds(figures, "tok_s", "speedup"):
+        return []
+    if column(heads[0], names) == Heading("prompt"):  # `tg128` under `test` names a test, not a figure
         return []
     arms = {head: [row.cells.get(head, "") for row in rows] for head in heads[1:] if head}
     turned = ({"method": head} | dict(zip(names, cells, strict=True)) for head, cells in arms.items())
@@ -238,13 +238,12 @@ def _rows(
             if field not in fields and not of_another:
                 fields[field] = _cell(field, head, cell, in_percent=head in percent, gain=head in gains)
                 heads[field] = head
-        fields = _named_by(variant, fields)
         tested = re.match(r"(pp|tg) ?(\d+)(?:\+tg ?\d+)?(?: @ d(\d+))?$", fields.get("prompt", ""))
         if (tested and tested[1] == "pp") or fields.get("n_predict") == "0":
             continue
         if tested:
             fields |= {"n_predict": tested[2], "prompt": "llama-bench"} | ({"n_prompt": tested[3]} if tested[3] else {})
-        cells = _length(_method(_acceptance(fields)), heads.get("mgl", ""))
+        cells = _length(_method(_acceptance(_named_by(variant, fields))), heads.get("mgl", ""))
         if _on_cpu(*(cells.pop(name, "").strip().lower() for name in ("backend", "ngl", "threads"))):
             cells["on_cpu"] = "1"
         yield msgspec.structs.replace(row, quote=quote, setting=setting, cells=cells, heads=heads)

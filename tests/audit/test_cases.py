@@ -104,6 +104,7 @@ def test_a_round_costs_its_tokens_over_its_speedup_in_plain_steps(tmp_path: Path
     [
         ("It ran at 31.2 tok/s here, and at 28 t/s there.\n", "line 1: It ran at 31.2 tok/s"),
         ("| a | b |\n|--|--|\n| 1 | 2 |\n", "columns seen: line 3: a, b"),
+        ("- plain: 20.1 tok/s\n- MTP: 31.5 tok/s\n", "line 2: - MTP: 31.5 tok/s"),
         ("Nothing to see.\n", "it holds no table, and no log that is known"),
     ],
 )

@@ -54,6 +54,13 @@ TEXTS: dict[str, tuple[str, list[dict[str, str]]]] = {
     "what the processor's cores computed, by its backend, else by its layers on the GPU": (
         "model,backend,threads,ngl,tok/s\nm,CPU,4,,7\nm,,4,0,7\n", [{"on_cpu": "1"}, {"on_cpu": "1"}],
     ),
+    "a share of the baseline": (
+        "method,tok/s,% of baseline\nplain,40,100\nmtp n-max 3,27.2,68\n", [{"drafter": "none"}, {"speedup": "68%"}],
+    ),
+    "tests as rows, two builds as columns": (
+        "| test | t/s (main) | t/s (PR) |\n|--|--|--|\n| tg128 | 40.1 | 44.2 |\n| tg256 | 39.9 | 43.9 |\n",
+        [{"tok_s": "40.1"}, {"tok_s": "44.2"}, {"tok_s": "39.9"}, {"tok_s": "43.9", "n_predict": "256"}],
+    ),
     "flags as a method": (
         "flags,tok/s\n--spec-type none,20\n--spec-type draft-mtp --spec-draft-n-max 2,30\n",
         [{"drafter": "none"}, {"drafter": "mtp", "gamma": "2"}],
