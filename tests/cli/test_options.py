@@ -34,7 +34,7 @@ MEASURING = (  # what commands call to measure
         "requests.bench", "requests.run_study", "tune.tune", "compare.compare", "calibration.run_calibration",
         "calibration.breakdown", "bandwidth.measure_bandwidth",
     )),
-    "mlsd.servers.open.measure",
+    "mlsd.servers.measure.measure",
 )  # fmt: skip
 WITHOUT_EFFECT = {  # what is said of nothing that is left
     "run B --profile tiny": {"--model beside --draft", "--stop-at-eog beside --tasks"},
