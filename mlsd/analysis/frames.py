@@ -158,11 +158,11 @@ def pairs(
     """One row a pair with rounds: columns `PAIRS`; `ratios` are perplexity ratios by the trial that drafted."""
     import pandas as pd
 
-    def paired(one: TrialPair) -> Paired:
-        draft = one.own.case.drafter.draft
+    def paired(pair: TrialPair) -> Paired:
+        draft = pair.own.case.drafter.draft
         of_draft = models.get(draft.id) if draft else None
-        facts, ratio, whole = models.get(one.own.case.target.id), (ratios or {}).get(one.own.id), one.own.whole
-        return Paired(one, facts, of_draft, ratio, whole, whole.ms_per_round)
+        facts, ratio, whole = models.get(pair.own.case.target.id), (ratios or {}).get(pair.own.id), pair.own.whole
+        return Paired(pair, facts, of_draft, ratio, whole, whole.ms_per_round)
 
     rows = [paired(one) for one in found if one.own.whole.rounds]
     cases = {one.own.case_id: one for one in rows}
@@ -247,9 +247,9 @@ def of_passes(timed: Mapping[str, Iterable[PassTime]]) -> pd.DataFrame:
     return made((one for name, own in timed.items() for one in timed_passes(name, own)), PASSES)
 
 
-def timed_passes(model: str, own: Iterable[PassTime]) -> list[PassRow]:
+def timed_passes(model: str, every_time: Iterable[PassTime]) -> list[PassRow]:
     """The times of a model, target passes beside T(1) of their depth."""
-    times = list(own)
+    times = list(every_time)
     plain = {one.depth: one.ms.value for one in times if (one.kind, one.rows) == ("target_pass", 1)}
     return [PassRow(model, one, plain.get(one.depth) if one.kind == "target_pass" else None) for one in times]
 

@@ -49,11 +49,11 @@ def pair_trials(
 
     `more` are the other fields of `PairedTrials`. Raises AnalysisError when nothing was measured.
     """
-    found = list(results)
-    if not found:
+    arms = list(results)
+    if not arms:
         raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
-    pairs = [pair for one in found if one.question.source == "engine" and one.n_valid for pair in one.pairs]
-    alone = [TrialPair(one, one) for arm in found if arm.is_plain and arm.n_valid for one in counting(arm.trials)]
+    pairs = [pair for one in arms if one.question.source == "engine" and one.n_valid for pair in one.pairs]
+    alone = [TrialPair(one, one) for arm in arms if arm.is_plain and arm.n_valid for one in counting(arm.trials)]
     plain = [one for one in alone if one.own.case.source == "engine" and speed(one.own.trial)]
     own, beside = frames.pairs(pairs, models, ratios), frames.pairs(plain, models, ratios)
     return PairedTrials(pairs=own, plain=beside, models=models, **more)

@@ -71,14 +71,14 @@ def by_position(texts: Sequence[tuple[Sums, int]]) -> tuple[Position, ...]:
     over texts, and of one text speaks of it alone (`proportions.pooled`). Of a tree a place is a level.
     """
     whole = total(each for each, _ in texts)
-    found = []
+    positions = []
     for position in range(1, 1 + max((k for k, _, _ in whole.endings), default=0)):
         reached, accepted = _at(whole.endings, position)
         counted = [(*_at(each.endings, position), n_trials) for each, n_trials in texts]
         counts = [Counts(share=a / r, n=r / n_trials) for r, a, n_trials in counted if r]
         if counts:
-            found.append(Position(position, reached, accepted, pooled(counts)))
-    return tuple(found)
+            positions.append(Position(position, reached, accepted, pooled(counts)))
+    return tuple(positions)
 
 
 def chance_for(endings: Endings, mgl: float) -> float | None:

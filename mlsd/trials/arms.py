@@ -42,8 +42,8 @@ class Arm(Record, frozen=True, kw_only=True):
 
     @property
     def _values(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.options) if self.options else {}
-        return found
+        values: dict[str, Any] = json.loads(self.options) if self.options else {}
+        return values
 
     @property
     def setting(self) -> str:

@@ -114,8 +114,8 @@ class Decision(Record, frozen=True, kw_only=True):
         standing = self.of(self.leader)
         assert standing is not None
         led = standing.ratio
-        known = led.low is not None and led.high is not None and max(led.high / led.value, led.value / led.low)
-        return bool(known) and known <= 1 + within and self.behind <= within
+        precision = led.low is not None and led.high is not None and max(led.high / led.value, led.value / led.low)
+        return bool(precision) and precision <= 1 + within and self.behind <= within
 
 
 def decide(
@@ -143,8 +143,8 @@ def decide(
     beyond = {name: (1 + SAME_PROGRAM) * own.mgl for name, own in limits.items() if own.proposed}
     if impossible := [name for name, most in beyond.items() if lows.get(name, 0.0) > most]:
         rest = {name: logs for name, logs in arms.items() if name not in impossible}
-        found = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits, doubts=doubts)
-        return msgspec.structs.replace(found, impossible=tuple(impossible))
+        of_rest = decide(plain, rest, design, controls=controls, anchor=anchor, limits=limits, doubts=doubts)
+        return msgspec.structs.replace(of_rest, impossible=tuple(impossible))
     idle = {name for name, own in limits.items() if not own.proposed}
     n_blocks = {name: sum(place in plain for place in arms[name]) for name in ratios}
     few = f"nothing is decided from fewer than {LEAST_BLOCKS} blocks"
@@ -219,15 +219,15 @@ def _above(most: Most) -> str:
     return f"it was timed above what its MGL of {most.mgl:.2f} allows"
 
 
-def _more_blocks(one: Estimate, design: Design) -> int | None:
+def _more_blocks(of_arm: Estimate, design: Design) -> int | None:
     """Blocks until an effect of the size and scatter measured so far is decided; they are looked at as they come."""
     sequential = msgspec.structs.replace(design, stopping=Stopping.SEQUENTIAL)
-    size = max(abs(one.centre), math.log1p(NO_DIFFERENCE) - abs(one.centre))
+    size = max(abs(of_arm.centre), math.log1p(NO_DIFFERENCE) - abs(of_arm.centre))
 
     def decides(n: int) -> bool:
-        freedom = one.freedom * (n - 1) / (one.n - 1)
-        return half_width(one._replace(n=n, freedom=freedom), sequential, ALPHA) < size
+        freedom = of_arm.freedom * (n - 1) / (of_arm.n - 1)
+        return half_width(of_arm._replace(n=n, freedom=freedom), sequential, ALPHA) < size
 
-    if one.n < 2 or not decides(_MOST_UNITS):
+    if of_arm.n < 2 or not decides(_MOST_UNITS):
         return None
-    return max(1, bisect.bisect_left(range(_MOST_UNITS), True, lo=one.n, key=decides) - one.n)
+    return max(1, bisect.bisect_left(range(_MOST_UNITS), True, lo=of_arm.n, key=decides) - of_arm.n)

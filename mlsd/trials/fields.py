@@ -80,6 +80,6 @@ ARM: tuple[Column, ...] = (  # of an `ArmResult`
 )  # fmt: skip
 
 
-def arm_object(one: ArmResult) -> dict[str, Any]:
+def arm_object(arm: ArmResult) -> dict[str, Any]:
     """The arm as commands print it with --json."""
-    return row_of(one, ARM)
+    return row_of(arm, ARM)

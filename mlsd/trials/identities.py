@@ -58,9 +58,9 @@ def broken(
 _NO_FIGURE = ("arm", "range", "tokens", "committed", "round", "parts")
 
 
-def no_figure(found: Iterable[Broken]) -> Broken | None:
+def no_figure(breaches: Iterable[Broken]) -> Broken | None:
     """The first of what a trial breaks for which it gives no figure."""
-    return next((one for one in found if one.rule in _NO_FIGURE), None)
+    return next((one for one in breaches if one.rule in _NO_FIGURE), None)
 
 
 def admitted(case: Case, trial: Trial) -> Trial:
@@ -68,13 +68,13 @@ def admitted(case: Case, trial: Trial) -> Trial:
     if not all(map(math.isfinite, trial.stats.values())):  # JSON has no NaN and no infinity: it was not measured
         finite = {name: value for name, value in trial.stats.items() if math.isfinite(value)}
         trial = msgspec.structs.replace(trial, stats=finite)
-    found = no_figure(broken(case, trial))
-    if found is None:
+    breach = no_figure(broken(case, trial))
+    if breach is None:
         return trial
     places = {name: max(0, min(getattr(trial, name), most)) for name, most in _PLACES.items()}
     return Trial(
         case_id=trial.case_id, arm=case.arm, gamma=case.gamma, status=Status.FAILED, started_at=trial.started_at,
-        reason=f"What it says cannot be: {found.sentence}.", **places,
+        reason=f"What it says cannot be: {breach.sentence}.", **places,
     )  # fmt: skip
 
 
@@ -113,28 +113,30 @@ def _of_rounds(case: Case, trial: Trial, whole: Sums) -> Iterator[Broken]:
         yield Broken("round", f"{whole.rows} rows verified {whole.proposed} proposed tokens in {whole.rounds} rounds")
     if whole.accepted > whole.proposed:
         yield Broken("round", f"{whole.accepted} tokens accepted of {whole.proposed} proposed")
-    for number, one in enumerate(trial.rounds):
+    for number, each in enumerate(trial.rounds):
         if case.source == "server":
-            if one.accepted > one.proposed:
-                yield Broken("round", f"round {number} accepted {one.accepted} of {one.proposed} proposed")
+            if each.accepted > each.proposed:
+                yield Broken("round", f"round {number} accepted {each.accepted} of {each.proposed} proposed")
             continue
         ended = number == len(trial.rounds) - 1 and not case.ignore_eog
-        yield from _of_round(number, one, case.gamma, ended=ended, exact=exact)
+        yield from _of_round(number, each, case.gamma, ended=ended, exact=exact)
 
 
-def _of_round(number: int, one: Round, gamma: int, *, ended: bool, exact: bool) -> Iterator[Broken]:
-    if not one.accepted <= one.proposed <= gamma:
-        yield Broken("round", f"round {number} accepted {one.accepted} of {one.proposed} proposed at gamma {gamma}")
-    elif one.committed not in ((one.accepted, one.accepted + 1) if ended else (one.accepted + 1,)):
-        yield Broken("round", f"round {number} accepted {one.accepted} and committed {one.committed}")
-    if one.rows < 1 + one.proposed or (exact and one.rows != 1 + one.proposed):
-        yield Broken("round", f"round {number} verified {one.proposed} proposed tokens in {one.rows} rows")
+def _of_round(number: int, a_round: Round, gamma: int, *, ended: bool, exact: bool) -> Iterator[Broken]:
+    if not a_round.accepted <= a_round.proposed <= gamma:
+        yield Broken(
+            "round", f"round {number} accepted {a_round.accepted} of {a_round.proposed} proposed at gamma {gamma}"
+        )
+    elif a_round.committed not in ((a_round.accepted, a_round.accepted + 1) if ended else (a_round.accepted + 1,)):
+        yield Broken("round", f"round {number} accepted {a_round.accepted} and committed {a_round.committed}")
+    if a_round.rows < 1 + a_round.proposed or (exact and a_round.rows != 1 + a_round.proposed):
+        yield Broken("round", f"round {number} verified {a_round.proposed} proposed tokens in {a_round.rows} rows")
 
 
-def _of_times(case: Case, trial: Trial, own: Sums, n_cores: int | None) -> Iterator[Broken]:
+def _of_times(case: Case, trial: Trial, summed: Sums, n_cores: int | None) -> Iterator[Broken]:
     if case.source == "server":
         return
-    parts = own.parts_ns
+    parts = summed.parts_ns
     whole = parts + (trial.draft_prefill_ns or 0)
     if any(value > whole for name, value in trial.stats.items() if name.startswith("draft_") and name.endswith("_ns")):
         yield Broken("stats", f"its drafter counted more time for itself than the {whole} ns of the trial")

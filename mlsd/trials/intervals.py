@@ -92,24 +92,24 @@ def has_several_prompts(base: Logs) -> bool:
 
 def estimates_over(base: Logs, arms: Mapping[str, Logs]) -> dict[str, Estimate]:
     """Of each arm that shares blocks with `base`, the scatter of all of them pooled."""
-    found = {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
-    pooled = _pooled(list(found.values()), _SHARED_TEXT if has_several_prompts(base) else _SHARED)
-    return dict(zip(found, pooled, strict=True))
+    estimates = {name: estimate for name, own in arms.items() if (estimate := _estimate(base, own)) is not None}
+    pooled = _pooled(list(estimates.values()), _SHARED_TEXT if has_several_prompts(base) else _SHARED)
+    return dict(zip(estimates, pooled, strict=True))
 
 
-def _estimate(base: Logs, own: Logs) -> Estimate | None:
+def _estimate(base: Logs, logs: Logs) -> Estimate | None:
     units: dict[object, list[float]] = {}
     several = has_several_prompts(base)
-    for place, log in own.items():
-        if place in base:
-            units.setdefault(place[0] if several else place, []).append(log - base[place])
+    for block, log in logs.items():
+        if block in base:
+            units.setdefault(block[0] if several else block, []).append(log - base[block])
     if not units:
         return None
-    found = estimate([statistics.fmean(unit) for unit in units.values()])
+    of_units = estimate([statistics.fmean(unit) for unit in units.values()])
     if not several:
-        return found
+        return of_units
     n_blocks, total = sum(map(len, units.values())), sum(map(_squares, units.values()))
-    return found._replace(n_blocks=n_blocks, block_variance=total / max(1, n_blocks - found.n))
+    return of_units._replace(n_blocks=n_blocks, block_variance=total / max(1, n_blocks - of_units.n))
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -125,44 +125,44 @@ def _squares(values: Sequence[float]) -> float:
 
 def _pooled(estimates: Sequence[Estimate], shared: float) -> list[Estimate]:
     """With what all say of the scatter of each; k variances that share r of it count as k / (1 + r (k - 1))."""
-    known = [one for one in estimates if one.n > 1]
-    total = sum(one.n - 1 for one in known)
-    mean = sum((one.n - 1) * one.variance for one in known) / total if total else 0.0
-    pooled = total / (1 + shared * (len(known) - 1)) if known else 0.0
-    found = []
-    for one in estimates:
-        own, variance = one.n - 1, one.variance
-        freedom = max(pooled, own) if own else 0.0
-        if own < freedom:
-            variance = max(variance, (own * variance + (freedom - own) * mean) / freedom)
-        found.append(one._replace(variance=variance, freedom=freedom))
-    return found
+    scattered = [of_arm for of_arm in estimates if of_arm.n > 1]
+    total = sum(of_arm.n - 1 for of_arm in scattered)
+    mean = sum((of_arm.n - 1) * of_arm.variance for of_arm in scattered) / total if total else 0.0
+    pooled = total / (1 + shared * (len(scattered) - 1)) if scattered else 0.0
+    with_all = []
+    for of_arm in estimates:
+        own_freedom, variance = of_arm.n - 1, of_arm.variance
+        freedom = max(pooled, own_freedom) if own_freedom else 0.0
+        if own_freedom < freedom:
+            variance = max(variance, (own_freedom * variance + (freedom - own_freedom) * mean) / freedom)
+        with_all.append(of_arm._replace(variance=variance, freedom=freedom))
+    return with_all
 
 
-def half_width(one: Estimate, design: Design, alpha: float) -> float:
+def half_width(mean: Estimate, design: Design, alpha: float) -> float:
     """Half the width of an interval; infinite where so few units cannot have any."""
-    if one.n_blocks and design.stopping == Stopping.SEQUENTIAL:
-        half = _half_of_prompts(one, design, alpha / 2)
+    if mean.n_blocks and design.stopping == Stopping.SEQUENTIAL:
+        half = _half_of_prompts(mean, design, alpha / 2)
     else:
-        factor = quantile(design, one.n, one.freedom, alpha)
-        half = factor * math.sqrt(one.variance / one.n) if math.isfinite(factor) else math.inf
+        factor = quantile(design, mean.n, mean.freedom, alpha)
+        half = factor * math.sqrt(mean.variance / mean.n) if math.isfinite(factor) else math.inf
     return math.hypot(half, PROCESSES * _at_end(design, math.inf, alpha) if design.process_per_arm else 0.0)
 
 
-def _half_of_prompts(one: Estimate, design: Design, alpha: float) -> float:
+def _half_of_prompts(mean: Estimate, design: Design, alpha: float) -> float:
     """Prompts are all there from the first block, so that looks are paid for by the noise of blocks alone.
 
     Half of the chance to be wrong goes to which prompts were drawn, half to when it was looked at.
     """
-    if one.freedom < _LEAST_FREEDOM:
+    if mean.freedom < _LEAST_FREEDOM:
         return math.inf
-    half = _at_end(design, one.freedom, alpha) * math.sqrt(one.variance / one.n)
-    factor = quantile(design, one.n_blocks, one.n_blocks - one.n, alpha)
-    return math.hypot(half, factor * math.sqrt(one.block_variance / one.n_blocks)) if math.isfinite(factor) else half
+    half = _at_end(design, mean.freedom, alpha) * math.sqrt(mean.variance / mean.n)
+    factor = quantile(design, mean.n_blocks, mean.n_blocks - mean.n, alpha)
+    return math.hypot(half, factor * math.sqrt(mean.block_variance / mean.n_blocks)) if math.isfinite(factor) else half
 
 
-def interval_of(one: Estimate, design: Design, alpha: float, *, ratio: bool = True) -> Interval:
+def interval_of(mean: Estimate, design: Design, alpha: float, *, ratio: bool = True) -> Interval:
     """The interval of one mean; of a logarithm it is that of what is printed."""
-    half, back = half_width(one, design, alpha), (lambda log: math.exp(min(log, 700.0))) if ratio else float
-    low, high = (back(one.centre + end) if math.isfinite(half) else None for end in (-half, half))
-    return Interval(value=back(one.centre), low=low, high=high, n=one.n)
+    half, back = half_width(mean, design, alpha), (lambda log: math.exp(min(log, 700.0))) if ratio else float
+    low, high = (back(mean.centre + end) if math.isfinite(half) else None for end in (-half, half))
+    return Interval(value=back(mean.centre), low=low, high=high, n=mean.n)

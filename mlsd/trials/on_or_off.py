@@ -71,8 +71,8 @@ class Answer(Record, frozen=True, kw_only=True):
         assert standing is not None
         blocks = standing.more_blocks
         more = "" if blocks is None else f"about {counted(blocks, 'more block')} would decide it"
-        words = "; ".join(filter(None, (f"{use}: {best.setting} {standing.looks}", standing.doubt, more)))
-        return f"{words}{self.around}"
+        sentence = "; ".join(filter(None, (f"{use}: {best.setting} {standing.looks}", standing.doubt, more)))
+        return f"{sentence}{self.around}"
 
     @property
     def note(self) -> str:
@@ -100,12 +100,12 @@ class Answer(Record, frozen=True, kw_only=True):
         if self.best is None:
             return ""
         pairs = self.best.pairs
-        known = [one.trial.conditions for pair in pairs for one in pair if one.trial.conditions is not None]
+        conditions = [one.trial.conditions for pair in pairs for one in pair if one.trial.conditions is not None]
         states = {
             "its output repeats itself to the end: measure another text": self.best.n_loops > 0,
-            "measured on battery": any(each.on_battery for each in known),
-            "measured in low-power mode": any(each.low_power_mode for each in known),
-            "the system slowed down for heat": any(each.thermal_state not in (None, "nominal") for each in known),
+            "measured on battery": any(each.on_battery for each in conditions),
+            "measured in low-power mode": any(each.low_power_mode for each in conditions),
+            "the system slowed down for heat": any(each.thermal_state not in (None, "nominal") for each in conditions),
         }
         n_waited = sum(pair.waited for pair in pairs)
         if n_waited and not self.best.quiet_blocks_lacking:  # else the doubt says so
@@ -120,8 +120,8 @@ class Answer(Record, frozen=True, kw_only=True):
     @property
     def more_blocks(self) -> int | None:
         """About so many decide every open arm; None: no scatter is known yet."""
-        known = [arm.more_blocks for arm in self.to_repeat]
-        return None if not known or None in known else max(n for n in known if n is not None)
+        numbers = [arm.more_blocks for arm in self.to_repeat]
+        return None if not numbers or None in numbers else max(n for n in numbers if n is not None)
 
     @property
     def block_s(self) -> float | None:
@@ -135,22 +135,22 @@ class Answer(Record, frozen=True, kw_only=True):
 
 def answers(results: Iterable[ArmResult]) -> list[Answer]:
     """One answer for each target, program, text and length of output; of two servers neither is plain, so none."""
-    known = [one for one in results if not one.question.rivals and not one.control]
-    plain = grouped((one for one in known if one.is_plain), lambda one: one.question)
+    settings = [one for one in results if not one.question.rivals and not one.control]
+    plain = grouped((one for one in settings if one.is_plain), lambda one: one.question)
     groups = grouped(
-        (one for one in known if not one.is_plain),
+        (one for one in settings if not one.is_plain),
         lambda one: (one.question.target, one.question.source, one.text, one.question.n_predict),
     )
-    found = []
+    by_text = []
     for (target, source, text, n_predict), arms in groups.items():
         judged = [arm for arm in arms if arm.standing is not None]
         faster = [arm for arm in judged if arm.effect == "faster"]
         best = max(faster or [arm for arm in judged if arm.is_open] or judged, key=_speedup, default=None)
         beside = [one for question in {arm.question for arm in arms} for one in plain.get(question, ())]
         reason = "" if judged else _no_plain(beside) or _why_unusable(arms)
-        found.append(Answer(target=target, source=source, text=text, n_predict=n_predict, arms=tuple(arms), best=best,
+        by_text.append(Answer(target=target, source=source, text=text, n_predict=n_predict, arms=tuple(arms), best=best,
                             reason=reason))  # fmt: skip
-    return found
+    return by_text
 
 
 def _no_plain(plain: Sequence[ArmResult]) -> str:
@@ -190,18 +190,18 @@ _STARTS: dict[Use, str] = {  # of the first line; what stands first matters most
 }  # fmt: skip
 
 
-def first_line(found: Sequence[Answer]) -> str:
+def first_line(every_answer: Sequence[Answer]) -> str:
     """All answers at a glance, with one number: in how many cases something is faster, and the best."""
-    if not found:
+    if not every_answer:
         return "No speculative decoding was measured here, so there is no setting to choose."
-    groups = grouped(found, lambda answer: answer.use)
+    groups = grouped(every_answer, lambda answer: answer.use)
     use = next(use for use in _STARTS if use in groups)
-    own = groups[use]
-    start = _STARTS[use] + ("" if len(own) == len(found) else f" in {len(own)} of {len(found)}")
-    shown = max(own, key=_value)
+    of_use = groups[use]
+    start = _STARTS[use] + ("" if len(of_use) == len(every_answer) else f" in {len(of_use)} of {len(every_answer)}")
+    shown = max(of_use, key=_value)
     if shown.best is None or shown.ratio is None:
         return f"{start}: no pair of trials is valid, so nothing is decided."
-    several = len({answer.subject for answer in found}) > 1
+    several = len({answer.subject for answer in every_answer}) > 1
     setting = f"{shown.subject} + {shown.best.setting}" if several else shown.best.setting
     number = f"{shown.ratio.value:.2f}x"
     if use == "on":
@@ -213,12 +213,12 @@ def first_line(found: Sequence[Answer]) -> str:
     return next((line for line in lines if len(line.split()) <= _MOST_WORDS), lines[-1])
 
 
-def by_target(found: Sequence[Answer]) -> list[str]:
+def by_target(every_answer: Sequence[Answer]) -> list[str]:
     """The answer for each target; what is the same for several texts stands once."""
     sentences = []
-    for subject, own in grouped(found, lambda answer: answer.subject).items():
-        groups = grouped(own, lambda a: (a.setting, a.best and a.best.effect, a.reason, a.note))
-        sentences.append(f"{subject}: {'; '.join(_clause(group, len(own)) for group in groups.values())}.")
+    for subject, of_subject in grouped(every_answer, lambda answer: answer.subject).items():
+        groups = grouped(of_subject, lambda a: (a.setting, a.best and a.best.effect, a.reason, a.note))
+        sentences.append(f"{subject}: {'; '.join(_clause(group, len(of_subject)) for group in groups.values())}.")
     return sentences
 
 

@@ -69,10 +69,10 @@ SUMMED = ("rounds", *_OF_ROUND)  # the fields of `Sums` that are numbers
 
 def sums(rounds: Iterable[Round]) -> Sums:
     """The sums of some rounds, of one trial or of many."""
-    own = tuple(rounds)
-    endings = endings_of((each.proposed, each.accepted) for each in own)
-    summed = {name: sum(getattr(one, name) for one in own) for name in _OF_ROUND}
-    return Sums(rounds=len(own), endings=endings, **summed)
+    every_round = tuple(rounds)
+    endings = endings_of((each.proposed, each.accepted) for each in every_round)
+    summed = {name: sum(getattr(one, name) for one in every_round) for name in _OF_ROUND}
+    return Sums(rounds=len(every_round), endings=endings, **summed)
 
 
 def endings_of(rounds: Iterable[tuple[int, int]]) -> Endings:
@@ -105,9 +105,9 @@ def counts_of(trial: Trial) -> Sums | None:
     if trial.rounds or not {DRAFTED, DRAFTED_RIGHT} & trial.stats.keys():
         return sums(trial.rounds) if trial.rounds else None
     names = {"rounds": DRAFT_ROUNDS, "proposed": DRAFTED, "accepted": DRAFTED_RIGHT}
-    found: dict[str, Any] = {name: int(trial.stats.get(key, 0)) for name, key in names.items()}
+    counts: dict[str, Any] = {name: int(trial.stats.get(key, 0)) for name, key in names.items()}
     committed = max(0, trial.n_tokens - 1)
-    return Sums(**{**found, "committed": committed, "rounds": max(found["rounds"], committed - found["accepted"])})
+    return Sums(**{**counts, "committed": committed, "rounds": max(counts["rounds"], committed - counts["accepted"])})
 
 
 def share(above: float | None, below: float | None) -> float | None:

@@ -155,10 +155,10 @@ class SessionPlan(Record, frozen=True, kw_only=True):
 
     def count(self, cases: Iterable[Case]) -> SessionPlan:
         """With the arms of these cases, by target: as many as it decides of, those over all workloads included."""
-        known = [case for case in cases if not is_control(case.drafter.name)]
+        counted_cases = [case for case in cases if not is_control(case.drafter.name)]
         arms, questions = Counter[str](), Counter[str]()
         for plan in (self, self.pooled) if self.pool == "workload" else (self,):
-            named = {(plan.question(case), name) for case in known if (name := plan.name(case)) is not None}
+            named = {(plan.question(case), name) for case in counted_cases if (name := plan.name(case)) is not None}
             arms += Counter(question.target for question, _ in named)
             questions += Counter(question.target for question in {question for question, _ in named})
         return self.with_counts(arms, questions)
@@ -188,8 +188,8 @@ def settings_of(case: Case, n_threads: int | None = None) -> str:
     engine = case.engine
     if engine.n_threads is None:
         engine = msgspec.structs.replace(engine, n_threads=n_threads)
-    known = msgspec.structs.replace(case, sampling=sampling, engine=engine)
-    return content_id(known, "suite", "prompt", "n_predict", "drafter", "gamma", "rollback")
+    used = msgspec.structs.replace(case, sampling=sampling, engine=engine)
+    return content_id(used, "suite", "prompt", "n_predict", "drafter", "gamma", "rollback")
 
 
 class ArmResult(Record, frozen=True, kw_only=True):
@@ -284,10 +284,10 @@ class ArmResult(Record, frozen=True, kw_only=True):
 
         One that failed in every one of several blocks is not open: it cannot be used here.
         """
-        found = self.standing
-        if found is None:
+        standing = self.standing
+        if standing is None:
             return not (self.is_plain or self.control or self.never_ran)
-        return found.effect == "not decided yet" and found.out is None and not self.control
+        return standing.effect == "not decided yet" and standing.out is None and not self.control
 
     @property
     def repeat_helps(self) -> bool:
@@ -330,8 +330,8 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def losslessness(self) -> Losslessness | None:
         """The worst of its trials."""
-        found = [one.trial.losslessness for one in self.trials if one.trial.losslessness is not None]
-        return max(found, key=lambda one: VERDICTS.index(one.verdict), default=None)
+        judgements = [one.trial.losslessness for one in self.trials if one.trial.losslessness is not None]
+        return max(judgements, key=lambda one: VERDICTS.index(one.verdict), default=None)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -366,8 +366,8 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def accepted_of_output(self) -> float | None:
         """Accepted over output tokens, as mlx-lm counts: ``1 - 1 / MGL``."""
-        known = None if self.case.arm == "ar" and not self.whole.accepted else self.mgl
-        return None if known is None else rate_of(known, "output", None)
+        mgl = None if self.case.arm == "ar" and not self.whole.accepted else self.mgl
+        return None if mgl is None else rate_of(mgl, "output", None)
 
     @property
     def acceptance_by_position(self) -> float | None:
@@ -393,22 +393,22 @@ class ArmResult(Record, frozen=True, kw_only=True):
         return self.timed_whole.ms_per_round
 
 
-def order(one: ArmResult) -> tuple[Any, ...]:
+def order(arm: ArmResult) -> tuple[Any, ...]:
     """Plain decoding first, then by method, draft, options and gamma."""
-    spec = one.case.drafter
+    spec = arm.case.drafter
     draft = spec.draft.id if spec.draft else ""
-    return not one.is_plain, one.case.target.id, spec.name, draft, str(spec.options), one.case.gamma
+    return not arm.is_plain, arm.case.target.id, spec.name, draft, str(spec.options), arm.case.gamma
 
 
 def arm_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int = 0) -> list[ArmResult]:
     """Every arm of every question of a session, plain decoding first; each question is decided once."""
-    found = []
+    results = []
     plan = plan.count(_cases(trials).values())
     for question, arms in _by_question(trials, plan).items():
         decision, plain = _decision(arms, plan, question), arms.get(None, [])
         of_arms = [_result(question, session, name, rows, plain, decision, plan) for name, rows in arms.items()]
-        found += sorted(of_arms, key=order)
-    return found
+        results += sorted(of_arms, key=order)
+    return results
 
 
 def pooled_results(trials: Sequence[Measured], plan: SessionPlan, *, session: int = 0) -> list[ArmResult]:
@@ -421,16 +421,16 @@ def decisions(
     trials: Sequence[Measured], plan: SessionPlan, anchors: Mapping[Question, str] | None = None
 ) -> dict[Question, Decision]:
     """What is decided of each question that plain decoding was measured on; `anchors` never drop out."""
-    found, plan = {}, plan.count(_cases(trials).values())
+    decided, plan = {}, plan.count(_cases(trials).values())
     for question, arms in _by_question(trials, plan).items():
         if (decision := _decision(arms, plan, question, (anchors or {}).get(question))) is not None:
-            found[question] = decision
-    return found
+            decided[question] = decision
+    return decided
 
 
-def is_unusable(one: Measured) -> bool:
+def is_unusable(stored: Measured) -> bool:
     """Whether its arm counts no more: it failed, is not valid or not timed; a disturbed one does not."""
-    return not speed(one.trial) if one.trial.valid else one.trial.status is not Status.DISTURBED
+    return not speed(stored.trial) if stored.trial.valid else stored.trial.status is not Status.DISTURBED
 
 
 def prefill_speed(rows: Iterable[Measured]) -> float | None:
@@ -455,12 +455,12 @@ def _cases(trials: Iterable[Measured]) -> dict[str, Case]:
 
 def _by_question(trials: Sequence[Measured], plan: SessionPlan) -> dict[Question, dict[str | None, list[Measured]]]:
     """The trials of each question by the name of their arm; a case, of which many are trials, is read once."""
-    known = {case_id: (plan.question(case), plan.name(case)) for case_id, case in _cases(trials).items()}
-    found: dict[Question, dict[str | None, list[Measured]]] = {}
-    for one in trials:
-        question, name = known[one.trial.case_id]
-        found.setdefault(question, {}).setdefault(name, []).append(one)
-    return found
+    of_case = {case_id: (plan.question(case), plan.name(case)) for case_id, case in _cases(trials).items()}
+    by_question: dict[Question, dict[str | None, list[Measured]]] = {}
+    for stored in trials:
+        question, name = of_case[stored.trial.case_id]
+        by_question.setdefault(question, {}).setdefault(name, []).append(stored)
+    return by_question
 
 
 def _decision(
@@ -523,13 +523,13 @@ def _generation_ns(trial: Trial) -> int:
 
 def _most(rows: Sequence[Measured]) -> Most | None:
     """What the rounds of an arm's valid trials allow: MGL, as a speedup the geometric mean over prompts."""
-    own = [one for one in rows if one.trial.valid and one.case.arm == "sd"]
-    prompts = [total(one.whole for one in some) for some in grouped(own, lambda one: _place(one)[0]).values()]
-    known = [found for one in prompts if (found := one.mgl) is not None]
-    if not known:
-        gamma = next((one.case.gamma for one in own), 0)
+    speculative = [one for one in rows if one.trial.valid and one.case.arm == "sd"]
+    prompts = [total(one.whole for one in some) for some in grouped(speculative, lambda one: _place(one)[0]).values()]
+    mgls = [found for one in prompts if (found := one.mgl) is not None]
+    if not mgls:
+        gamma = next((one.case.gamma for one in speculative), 0)
         return Most(gamma + 1.0) if gamma else None
-    mgl = math.exp(statistics.fmean(math.log(max(1.0, one)) for one in known))
+    mgl = math.exp(statistics.fmean(math.log(max(1.0, one)) for one in mgls))
     return Most(mgl, proposed=any(one.proposed or one.accepted for one in prompts))
 
 
@@ -542,10 +542,11 @@ def _result(
     decision: Decision | None,
     plan: SessionPlan,
 ) -> ArmResult:
-    own = counting(rows)
-    timed = [one for one in own if speed(one.trial) is not None]
-    pairs = [] if name is None else _pairs(own, plain)
-    whole = total(one.whole for one in own)
+    shown_rows = counting(rows)
+    timed = [one for one in shown_rows if speed(one.trial) is not None]
+    pairs = [] if name is None else _pairs(shown_rows, plain)
+    whole = total(one.whole for one in shown_rows)
+    timed_whole = whole if len(timed) == len(shown_rows) else total(one.whole for one in timed)
     standing = None if decision is None or name is None else decision.of(name)
     shown = [pair.own for pair in pairs] or timed
     tok_s, plain_tok_s = _mean(shown, _tok_s), _mean([pair.plain for pair in pairs], _tok_s)
@@ -573,7 +574,7 @@ def _result(
     memory_bytes = None if None in parts else sum(part or 0 for part in parts)  # where each part of it is known
     return ArmResult(
         question=question, session=session, name=name, case=case, trials=tuple(rows), pairs=tuple(pairs),
-        whole=whole, timed_whole=whole if len(timed) == len(own) else total(one.whole for one in timed), tok_s=tok_s,
+        whole=whole, timed_whole=timed_whole, tok_s=tok_s,
         plain_tok_s=plain_tok_s, client_tok_s=_mean(shown, lambda one: client_speed(one.trial)), spread=_spread(shown),
         ratio=ratio, standing=standing, first_token_ms=first_ms,
         statuses={status.value: counts[status] for status in Status if counts[status]},
@@ -589,29 +590,31 @@ def _request_s(first_ms: float | None, tok_s: float | None, n_predict: int) -> f
 
 def counting(rows: Iterable[Measured]) -> list[Measured]:
     """The trials that an arm is shown by; see `ArmResult`."""
-    own = list(rows)
-    return [one for one in own if one.trial.valid] or [one for one in own if one.trial.status is Status.INVALID]
+    every_row = list(rows)
+    return [one for one in every_row if one.trial.valid] or [
+        one for one in every_row if one.trial.status is Status.INVALID
+    ]
 
 
-def _place(one: Measured) -> tuple[str, int]:
-    prompt = one.case.prompt
-    return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", one.block_id
+def _place(stored: Measured) -> tuple[str, int]:
+    prompt = stored.case.prompt
+    return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", stored.block_id
 
 
 def _logs(rows: Iterable[Measured], of: Callable[[Trial], float | None]) -> Logs:
-    known = ((one, of(one.trial)) for one in rows if one.trial.valid)
-    return {_place(one): math.log(tok_s) for one, tok_s in known if tok_s}
+    with_speed = ((one, of(one.trial)) for one in rows if one.trial.valid)
+    return {_place(one): math.log(tok_s) for one, tok_s in with_speed if tok_s}
 
 
-def _tok_s(one: Measured) -> float:
-    found = speed(one.trial)
-    assert found is not None
-    return found
+def _tok_s(stored: Measured) -> float:
+    tok_s = speed(stored.trial)
+    assert tok_s is not None
+    return tok_s
 
 
 def _by_prompt(rows: Iterable[Measured], of: Callable[[Measured], float | None]) -> Iterator[list[float]]:
-    for own in grouped(rows, lambda one: _place(one)[0]).values():
-        if values := [math.log(value) for one in own if (value := of(one))]:
+    for of_prompt in grouped(rows, lambda one: _place(one)[0]).values():
+        if values := [math.log(value) for one in of_prompt if (value := of(one))]:
             yield values
 
 

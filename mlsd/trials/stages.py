@@ -26,12 +26,12 @@ class StageTime(Record, frozen=True, kw_only=True):
 
 def summed(times: Iterable[StageTime]) -> tuple[StageTime, ...]:
     """One entry for each stage that took time, in the order of `STAGES`."""
-    known = list(times)
+    entries = list(times)
     sums = (
         StageTime(
             stage=stage,
-            wall_ns=sum(time.wall_ns for time in known if time.stage == stage),
-            processor_ns=sum(time.processor_ns for time in known if time.stage == stage),
+            wall_ns=sum(time.wall_ns for time in entries if time.stage == stage),
+            processor_ns=sum(time.processor_ns for time in entries if time.stage == stage),
         )
         for stage in STAGES
     )
@@ -49,11 +49,11 @@ def stage_line(times: Iterable[StageTime]) -> str | None:
 
     None where no time is known.
     """
-    known = summed(times)
-    whole_ns = wall_ns(known)
+    stages = summed(times)
+    whole_ns = wall_ns(stages)
     if not whole_ns:
         return None
-    shares = {time.stage: time.wall_ns / whole_ns for time in known}
+    shares = {time.stage: time.wall_ns / whole_ns for time in stages}
     small = [stage for stage, share in shares.items() if share < _SHOWN and stage != "other"]
     shares["other"] = shares.get("other", 0.0) + sum(shares.pop(stage) for stage in small)
     order = sorted(shares, key=lambda stage: (stage == "other", -shares[stage]))

@@ -78,20 +78,20 @@ def acceptance_below(paired: PairedTrials) -> TestOutcome | None:
     models = list(pairs.groupby(PAIR))
     if not models:
         return None
-    found: dict[Any, _Mean] = {}
-    for key, own in models:
-        texts = {prompt: _share(of_text, len(models)) for prompt, of_text in own.groupby("prompt")}
+    means: dict[Any, _Mean] = {}
+    for key, of_pair in models:
+        texts = {prompt: _share(of_text, len(models)) for prompt, of_text in of_pair.groupby("prompt")}
         rate = mean_over([one.value for one in texts.values()], n_choices=len(models))
-        found[key] = _common(
-            _wider(rate, _share(own, len(models))), texts, ACCEPTANCE_LIMIT, len(own[BLOCK].drop_duplicates())
+        means[key] = _common(
+            _wider(rate, _share(of_pair, len(models))), texts, ACCEPTANCE_LIMIT, len(of_pair[BLOCK].drop_duplicates())
         )
-    highest = max(found, key=lambda key: found[key].effect.value)
-    above = [key for key in found if found[key].decision == HOLDS]
-    shown = above[0] if above and found[highest].decision != HOLDS else highest
-    decision = FAILS if above else HOLDS if all(one.decision == FAILS for one in found.values()) else OPEN
-    effect, text = found[shown].effect, found[shown].text
+    highest = max(means, key=lambda key: means[key].effect.value)
+    above = [key for key in means if means[key].decision == HOLDS]
+    shown = above[0] if above and means[highest].decision != HOLDS else highest
+    decision = FAILS if above else HOLDS if all(one.decision == FAILS for one in means.values()) else OPEN
+    effect, text = means[shown].effect, means[shown].text
     target, draft = shown
-    detail = f"Highest: {draft} on {target}, of {counted(len(found), 'pair')} of models.{_of_text(text)}"
+    detail = f"Highest: {draft} on {target}, of {counted(len(means), 'pair')} of models.{_of_text(text)}"
     return TestOutcome(
         decision, effect, "highest acceptance rate of a pair of models", ACCEPTANCE_LIMIT, pairs, None, detail
     )
@@ -209,9 +209,9 @@ def measured_apart(plain: pd.DataFrame) -> str:
     minutes = (middles.max() - middles.min()) / 60
     changes = plain.groupby(["target", "prompt"])["t_one_ms"].agg(lambda own: own.max() / own.min() - 1)
     drift = f"while plain decoding of one text changed by up to {100 * changes.max():.0f} %"
-    known = drift if plain["repeat"].nunique() > 1 else "once, so that nobody knows how the machine drifted"
+    when = drift if plain["repeat"].nunique() > 1 else "once, so that nobody knows how the machine drifted"
     return (
-        f"The models were measured one after the other, up to {minutes:.1f} minutes apart, {known}. Repeats in turn "
+        f"The models were measured one after the other, up to {minutes:.1f} minutes apart, {when}. Repeats in turn "
         "tell them apart: the same run with --repeats 1, then 2, then 3."
     )
 
@@ -227,19 +227,21 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
         for name, facts in paired.models.items()
         if facts.n_experts and facts.active_bytes and facts.weight_bytes
     }
-    own = paired.plain[paired.plain["target"].isin(list(shares))]
-    if own.empty:
+    mixtures = paired.plain[paired.plain["target"].isin(list(shares))]
+    if mixtures.empty:
         return None
-    largest = max(dict.fromkeys(own["target"]), key=lambda name: shares[name][0])
+    largest = max(dict.fromkeys(mixtures["target"]), key=lambda name: shares[name][0])
     share, weight_bytes = shares[largest]
-    own = own[own["target"] == largest]
-    needed = mean_over((weight_bytes / own["t_one_ms"] / 1e6).tolist(), units_of(own).tolist(), ratio=True)
-    gave, enough = paired.memory_gb_s, len(own[BLOCK].drop_duplicates()) >= LEAST_BLOCKS
+    mixtures = mixtures[mixtures["target"] == largest]
+    needed = mean_over((weight_bytes / mixtures["t_one_ms"] / 1e6).tolist(), units_of(mixtures).tolist(), ratio=True)
+    gave, enough = paired.memory_gb_s, len(mixtures[BLOCK].drop_duplicates()) >= LEAST_BLOCKS
     decision = FAILS if gave is not None and enough and _above(needed, gave) == HOLDS else OPEN
     said = f"By its file a plain token of {largest} needs {100 * share:.0f} % of its weights"
     more = "" if gave is not None else "; what memory gives was not measured (mlsd calibrate memory)"
     meaning = "GB/s that memory would have to give for all weights in a plain token's time"
-    return TestOutcome(HOLDS if share > ALL_WEIGHTS else decision, needed, meaning, gave, own, None, f"{said}{more}.")
+    return TestOutcome(
+        HOLDS if share > ALL_WEIGHTS else decision, needed, meaning, gave, mixtures, None, f"{said}{more}."
+    )
 
 
 # --- mixtures of experts ----------------------------------------------------------------------------------------------
@@ -289,8 +291,8 @@ def between_dense(paired: PairedTrials) -> TestOutcome | None:
     detail = f"The largest dense target's over it: {less.effect.words(3)}."
     meaning = "speedup of the mixture over that of the smallest dense target"
     ids = {*both["trial_id"], *both["trial_id_small"], *both["trial_id_large"]}
-    found = more.outcome(meaning, pairs[pairs["trial_id"].isin(ids)], detail)
-    return found._replace(decision=_all([more.decision, less.decision]))
+    outcome = more.outcome(meaning, pairs[pairs["trial_id"].isin(ids)], detail)
+    return outcome._replace(decision=_all([more.decision, less.decision]))
 
 
 def total_parameters(paired: PairedTrials) -> TestOutcome | None:
@@ -302,26 +304,26 @@ def total_parameters(paired: PairedTrials) -> TestOutcome | None:
     pairs = paired.drafted[paired.drafted["active"] > 0].sort_values(by, kind="stable")
     dense, moe = pairs[~pairs["mixture"]], pairs[pairs["mixture"]]
     lines = _lines(dense, by, np.log(dense["active"]), np.log(dense["speedup"]))
-    found = moe.merge(lines, left_on=by, right_index=True)
-    if found.empty:
+    on_trend = moe.merge(lines, left_on=by, right_index=True)
+    if on_trend.empty:
         return None
-    trend = np.exp(found["y"] + found["slope"] * (np.log(found["active"]) - found["x"]))
-    used = _stack(found, dense.merge(found[by].drop_duplicates(), on=by))
+    trend = np.exp(on_trend["y"] + on_trend["slope"] * (np.log(on_trend["active"]) - on_trend["x"]))
+    used = _stack(on_trend, dense.merge(on_trend[by].drop_duplicates(), on=by))
     meaning = "speedup of the expert model over that of dense ones at its active size"
-    return _mean(found.assign(factor=found["speedup"] / trend)).outcome(meaning, used)
+    return _mean(on_trend.assign(factor=on_trend["speedup"] / trend)).outcome(meaning, used)
 
 
 def more_bits(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does the quantization with more bytes gain more than the one with fewer, of one model? (4.2)"""
     pairs = paired.drafted
-    found = _versus(pairs, ["shape", "draft", "gamma", *BLOCK], "weight_bytes", larger=True)
-    return _factor(found, "speedup of the larger quantization over that of the smaller")
+    both = _versus(pairs, ["shape", "draft", "gamma", *BLOCK], "weight_bytes", larger=True)
+    return _factor(both, "speedup of the larger quantization over that of the smaller")
 
 
 def smaller_draft(paired: PairedTrials) -> TestOutcome | None:
     """By what factor does the smaller draft beat the larger one on the same target, prompt and gamma? (4.5)"""
-    found = _versus(paired.drafted, ["target", "gamma", *BLOCK], "draft_parameters")
-    return _factor(found, "speedup with the smaller draft over that with the larger")
+    both = _versus(paired.drafted, ["target", "gamma", *BLOCK], "draft_parameters")
+    return _factor(both, "speedup with the smaller draft over that with the larger")
 
 
 # --- the draft length -------------------------------------------------------------------------------------------------
@@ -356,8 +358,8 @@ def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
     detail = f"Worst: {target} with {draft}, gamma {small:g} to {large}; {len(falling)} of "
     detail += f"{counted(len(means), 'step')} decided to fall."
     used = pairs[pairs["trial_id"].isin({*stepped["trial_id"], *stepped["before_id"]})]
-    found = means[worst].outcome("factor of speedup of the worst step to a larger gamma", used, detail)
-    return found._replace(decision=_all([mean.decision for mean in means.values()]), visible=None)
+    outcome = means[worst].outcome("factor of speedup of the worst step to a larger gamma", used, detail)
+    return outcome._replace(decision=_all([mean.decision for mean in means.values()]), visible=None)
 
 
 def larger_gamma(paired: PairedTrials) -> TestOutcome | None:
@@ -366,8 +368,8 @@ def larger_gamma(paired: PairedTrials) -> TestOutcome | None:
     largest = (
         pairs[pairs["gamma"] >= 2 * STUDY_GAMMA].sort_values("gamma").drop_duplicates([*PAIR, *BLOCK], keep="last")
     )
-    found = largest.merge(pairs[pairs["gamma"] == STUDY_GAMMA], on=[*PAIR, *BLOCK], suffixes=("", "_other"))
-    return _factor(found, "speedup at gamma 32 or more over that at 16")
+    both = largest.merge(pairs[pairs["gamma"] == STUDY_GAMMA], on=[*PAIR, *BLOCK], suffixes=("", "_other"))
+    return _factor(both, "speedup at gamma 32 or more over that at 16")
 
 
 # --- other methods and papers -----------------------------------------------------------------------------------------
@@ -394,8 +396,8 @@ def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
     meaning = "measured speedup" if decides is speedup else "speedup if drafting took no time"
     other = free if decides is speedup else speedup
     name = "If drafting took no time" if decides is speedup else "Measured speedup"
-    found = decides.outcome(meaning, pairs, f"{name}: {other.effect.words(3)}.")
-    return found._replace(decision=decision)
+    outcome = decides.outcome(meaning, pairs, f"{name}: {other.effect.words(3)}.")
+    return outcome._replace(decision=decision)
 
 
 def retrieval_steady(paired: PairedTrials) -> TestOutcome | None:
@@ -428,8 +430,8 @@ def tree_helps(paired: PairedTrials) -> TestOutcome | None:
     best = logs.loc[logs.groupby(by).idxmax()].index.to_frame(index=False)
     sides = best.merge(sides, on=[*by, "gamma", "options"])
     chains = sides[~sides["tree"]]
-    found = sides[sides["tree"]].merge(chains, on=[*PAIR, "method", *BLOCK], suffixes=("", "_other"))
-    return _factor(found, "speedup with a tree over that with a chain")
+    both = sides[sides["tree"]].merge(chains, on=[*PAIR, "method", *BLOCK], suffixes=("", "_other"))
+    return _factor(both, "speedup with a tree over that with a chain")
 
 
 def perplexity_predicts(paired: PairedTrials) -> TestOutcome | None:
@@ -500,14 +502,14 @@ class _Mean(NamedTuple):
         return TestOutcome(self.decision, self.effect, meaning, 1.0, pairs, self.visible, detail.strip())
 
 
-def _mean(found: pd.DataFrame, n_choices: int = 1) -> _Mean:
+def _mean(factors: pd.DataFrame, n_choices: int = 1) -> _Mean:
     """Whether the geometric mean of the column `factor` is above 1; of one of `n_choices`."""
-    whole = mean_over(found["factor"].tolist(), units_of(found).tolist(), ratio=True, n_choices=n_choices)
+    whole = mean_over(factors["factor"].tolist(), units_of(factors).tolist(), ratio=True, n_choices=n_choices)
     texts = {
         str(text): mean_over(own["factor"].tolist(), own["repeat"].tolist(), ratio=True, n_choices=n_choices)
-        for text, own in found.groupby("prompt")
+        for text, own in factors.groupby("prompt")
     }
-    mean = _common(whole, texts, 1.0, len(found[BLOCK].drop_duplicates()))
+    mean = _common(whole, texts, 1.0, len(factors[BLOCK].drop_duplicates()))
     return mean._replace(visible=smallest_effect(whole, n_choices, ratio=True))
 
 
@@ -528,15 +530,15 @@ def _of_text(text: str) -> str:
     return f" Every text says so by itself; the figure is that of {text}, which says it least." if text else ""
 
 
-def _factor(found: pd.DataFrame, meaning: str) -> TestOutcome | None:
+def _factor(merged: pd.DataFrame, meaning: str) -> TestOutcome | None:
     """The test of a claim that `speedup` is above `speedup_other`, of pairs that were merged."""
-    if found.empty:
+    if merged.empty:
         return None
-    both = found.assign(factor=found["speedup"] / found["speedup_other"])
-    others = found[[name for name in found if str(name).endswith("_other")]]
+    both = merged.assign(factor=merged["speedup"] / merged["speedup_other"])
+    others = merged[[name for name in merged if str(name).endswith("_other")]]
     others = others.rename(columns=lambda name: str(name).removesuffix("_other"))
     shared = [name for name in ("target", "draft", "drafter", *BLOCK) if name not in others]
-    used = _stack(found, others.join(found[shared]))
+    used = _stack(merged, others.join(merged[shared]))
     return _mean(both).outcome(meaning, used.drop_duplicates("trial_id"))
 
 
@@ -582,5 +584,5 @@ def _stable(effect: Interval, least: float) -> Decision:
 
 def _all(decisions: Iterable[Decision]) -> Decision:
     """Of a claim that each of these has to hold for."""
-    found = set(decisions)
-    return FAILS if FAILS in found else HOLDS if found == {HOLDS} else OPEN
+    different = set(decisions)
+    return FAILS if FAILS in different else HOLDS if different == {HOLDS} else OPEN

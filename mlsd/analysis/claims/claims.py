@@ -131,13 +131,13 @@ def other_models(profile: str, models: Mapping[str, ModelFacts], names: Iterable
 
     The hash decides where the manifest has one, else id and number of parameters: what a role is called says nothing.
     """
-    own = _entries(profile)
-    return [name for name in names if not _is_of(own, name, models.get(name))]
+    entries = _entries(profile)
+    return [name for name in names if not _is_of(entries, name, models.get(name))]
 
 
 def _is_of(entries: Mapping[str, ModelEntry], name: str, facts: ModelFacts | None) -> bool:
-    known = {entry.parts[0].sha256 for entry in entries.values() if len(entry.parts) == 1} - {None}
-    if facts is not None and facts.ref.sha256 in known:
+    hashes = {entry.parts[0].sha256 for entry in entries.values() if len(entry.parts) == 1} - {None}
+    if facts is not None and facts.ref.sha256 in hashes:
         return True
     entry = entries.get(name)
     if (

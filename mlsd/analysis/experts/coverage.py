@@ -78,8 +78,10 @@ def coverage_table(coverage: Sequence[Coverage], facts: ModelFacts, loads: Itera
     Raises AnalysisError when nothing was measured on text or the model is dense.
     """
     means: dict[str, dict[int, dict[int, float]]] = {"text": {}, "draft": {}}  # distinct experts by window and layer
-    for one in coverage:
-        means.setdefault(one.source, {}).setdefault(one.window, {})[one.layer] = one.distinct_mean
+    for layer_coverage in coverage:
+        means.setdefault(layer_coverage.source, {}).setdefault(layer_coverage.window, {})[layer_coverage.layer] = (
+            layer_coverage.distinct_mean
+        )
     text, drafted = means["text"], means["draft"]
     n_experts, n_used = facts.n_experts, facts.n_experts_used
     if not text or not n_experts or not n_used:

@@ -36,20 +36,22 @@ def bytes_lines(passes: Sequence[TimedPass]) -> list[BytesLine]:
     """One line a quantization, fastest first. Raises AnalysisError below three passes of a quantization."""
     lines = []
     for quant in dict.fromkeys(p.quant for p in passes):
-        own = [p for p in passes if p.quant == quant]
-        if len({p.n_bytes for p in own}) < 2:
+        of_quant = [p for p in passes if p.quant == quant]
+        if len({p.n_bytes for p in of_quant}) < 2:
             raise AnalysisError(
                 f"{quant} was timed at one size: bandwidth and fixed time cannot be separated.", hint="Give more sizes."
             )
-        data = observations([p.ms for p in own], [p.block for p in own], pass_bytes=[p.n_bytes for p in own])
-        found = fit(bytes_line(), data)
+        data = observations(
+            [p.ms for p in of_quant], [p.block for p in of_quant], pass_bytes=[p.n_bytes for p in of_quant]
+        )
+        fitted = fit(bytes_line(), data)
         lines.append(
             BytesLine(
                 quant=quant,
-                fixed_ms=found.estimates["fixed_ms"],
-                bandwidth_gb_s=found.estimates["bandwidth_gb_s"],
-                relative_error=found.relative_error,
-                n_passes=len(own),
+                fixed_ms=fitted.estimates["fixed_ms"],
+                bandwidth_gb_s=fitted.estimates["bandwidth_gb_s"],
+                relative_error=fitted.relative_error,
+                n_passes=len(of_quant),
             )
         )
     return sorted(lines, key=lambda line: -line.bandwidth_gb_s.value)

@@ -149,10 +149,10 @@ def solve(model: Model, data: Observations) -> tuple[dict[str, float], Floats]:
     # A parameter that the data do not hold (a bandwidth where nothing is memory-bound) would drift without end.
     enough = 25 * (len(names) + 1)
     bounds = ([p.low for p in model.parameters], [p.high for p in model.parameters])
-    found = least_squares(
+    solution = least_squares(
         residuals, start, bounds=bounds, x_scale="jac", ftol=_TOLERANCE, xtol=_TOLERANCE, gtol=None, max_nfev=enough
     )
-    return dict(zip(names, map(float, found.x), strict=True)), np.asarray(found.jac, dtype=np.float64)
+    return dict(zip(names, map(float, solution.x), strict=True)), np.asarray(solution.jac, dtype=np.float64)
 
 
 def _at_bound(model: Model, values: Mapping[str, float], data: Observations) -> dict[str, float]:
@@ -167,8 +167,8 @@ def _at_bound(model: Model, values: Mapping[str, float], data: Observations) -> 
 
 def _endless(model: Model, values: Mapping[str, float], data: Observations) -> set[str]:
     """Parameters without an upper bound that may grow a thousandfold: a bandwidth where no time is spent on bytes."""
-    own = {p.name: 1e3 * values[p.name] for p in model.parameters if p.high == np.inf and values[p.name]}
-    return {name for name, value in own.items() if _change(model, values, {name: value}, data) < _NO_SHARE}
+    grown = {p.name: 1e3 * values[p.name] for p in model.parameters if p.high == np.inf and values[p.name]}
+    return {name for name, value in grown.items() if _change(model, values, {name: value}, data) < _NO_SHARE}
 
 
 def _change(model: Model, values: Mapping[str, float], others: Mapping[str, float], data: Observations) -> float:
@@ -192,7 +192,7 @@ def _not_told(model: Model, values: Mapping[str, float], jacobian: Floats, resid
 
     (n, p), lengths = jacobian.shape, np.linalg.norm(jacobian, axis=0)
     limit = float(np.sum(residuals**2)) * float(fdtri(1, n - p, 0.95)) / (n - p)
-    found = set()
+    names = set()
     for i, parameter in enumerate(model.parameters):
         others = np.delete(jacobian, i, axis=1) / np.maximum(np.delete(lengths, i), 1e-300)
         alone = jacobian[:, i] - others @ np.linalg.lstsq(others, jacobian[:, i], rcond=1e-9)[0]
@@ -200,8 +200,8 @@ def _not_told(model: Model, values: Mapping[str, float], jacobian: Floats, resid
         rooms = [values[parameter.name] - parameter.low, parameter.high - values[parameter.name]]
         flat = [float(np.sum((alone * min(far, room)) ** 2)) < limit for room in rooms]
         if all(flat) or any(one and room >= far for one, room in zip(flat, rooms, strict=True)):
-            found.add(parameter.name)
-    return found
+            names.add(parameter.name)
+    return names
 
 
 def _residuals(model: Model, values: Mapping[str, float], data: Observations) -> Floats:

@@ -144,15 +144,15 @@ def roofline(n_bytes: float, gflop_per_row: float) -> Model:
 
     def guess(columns: Columns, times: Floats) -> dict[str, float]:
         """Flat up to some k and a line from there on, at the k where that comes nearest."""
-        k, found = columns["rows"], list[dict[str, float]]()
+        k, starts = columns["rows"], list[dict[str, float]]()
         for ridge in np.unique(k)[1:-2]:
             flat, beyond = float(np.mean(times[k <= ridge])), k > ridge
             line = [np.ones_like(k[beyond]) / times[beyond], k[beyond] / times[beyond]]
             fixed, slope = _not_negative(line, np.ones_like(k[beyond]))
             memory, slope = max(flat - fixed, 1e-3 * flat), slope or 1e-3 * flat
             rates = {"bandwidth_gb_s": memory_ms / memory, "rate_gflop_s": row_ms / slope}
-            found.append({"fixed_ms": fixed, **rates})
-        return min(found, key=lambda p: float(np.sum((predict(p, columns) / times - 1) ** 2)))
+            starts.append({"fixed_ms": fixed, **rates})
+        return min(starts, key=lambda p: float(np.sum((predict(p, columns) / times - 1) ** 2)))
 
     parameters = (_FIXED, _BANDWIDTH, Parameter("rate_gflop_s", "GFLOP/s", 1e-6))
     return Model("roofline", "T(k) = fixed + max(bytes / BW, k flops / F)", parameters, predict, guess)

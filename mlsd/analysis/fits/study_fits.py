@@ -126,8 +126,8 @@ def expected_rounds(seen: Observations, unseen: Observations) -> Columns:
     verification by lines over gamma: every model is given gamma, and what other trials say, alone.
     """
     gammas, gamma = seen.columns["gamma"], unseen.columns["gamma"]
-    known = zip(seen.columns["mgl"].tolist(), gammas.astype(int).tolist(), strict=True)
-    rates = [rate_of(mgl, "position", g) for mgl, g in known]
+    rounds = zip(seen.columns["mgl"].tolist(), gammas.astype(int).tolist(), strict=True)
+    rates = [rate_of(mgl, "position", g) for mgl, g in rounds]
     alpha = float(np.mean([rate for rate in rates if rate is not None] or [0.0]))
     degree = min(1, len(np.unique(gammas)) - 1)
     lines = {name: np.polyfit(gammas, seen.columns[name], degree) for name in ("draft_ratio", "verify_ratio")}
@@ -139,14 +139,14 @@ def expected_rounds(seen: Observations, unseen: Observations) -> Columns:
 
 def _measured(pairs: pd.DataFrame) -> dict[str, float]:
     """Parameters of the cost models that need no fit: acceptance, drafting a token and the rest of a round in T(1)."""
-    known = pairs[pairs["proposed"] > 0]
-    if known.empty:
+    drafted = pairs[pairs["proposed"] > 0]
+    if drafted.empty:
         return {}
-    step_ms = known["draft_ms"] * known["rounds"] / known["proposed"]
+    step_ms = drafted["draft_ms"] * drafted["rounds"] / drafted["proposed"]
     return {
-        "alpha": float(known["accepted"].sum() / known["proposed"].sum()),
-        "draft_cost": float((step_ms / known["t_one_ms"]).mean()),
-        "rest_cost": float((known["rest_ms"] / known["t_one_ms"]).mean()),
+        "alpha": float(drafted["accepted"].sum() / drafted["proposed"].sum()),
+        "draft_cost": float((step_ms / drafted["t_one_ms"]).mean()),
+        "rest_cost": float((drafted["rest_ms"] / drafted["t_one_ms"]).mean()),
     }
 
 

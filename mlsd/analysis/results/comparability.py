@@ -48,20 +48,20 @@ def choose(store: Store, machine: str | None = None, settings: str | None = None
     """
     runs, measured, cases, left = store.runs(), store.measured_cases(), store.cases(), left_out(store)
     key = _machine(measured, runs, machine, str(store.path), left)
-    own = [m for m in measured if m.environment_key == key]
-    auto = _auto_threads(own, runs, cases)
-    usual, other_kinds = _usual_settings(own, cases, auto, settings)
+    here = [m for m in measured if m.environment_key == key]
+    auto = _auto_threads(here, runs, cases)
+    usual, other_kinds = _usual_settings(here, cases, auto, settings)
     usual, other_files = _usual_drafts(usual, cases)
     chosen = {m.case_id: cases[m.case_id] for m in usual}
-    known = store.models()
+    every_model = store.models()
     used = (ref for case in chosen.values() for ref in (case.target, case.drafter.draft) if ref)
-    models = {ref.id: known[ref.key] for ref in used if ref.key in known}
+    models = {ref.id: every_model[ref.key] for ref in used if ref.key in every_model}
     calibrations, other_settings = _other_calibrations(runs, list(chosen.values()), key, auto)
     return Chosen(
         environment_key=key,
         runs=tuple(run for run in runs if environment_key(run.environment) == key),
         cases=chosen,
-        models=models if own else {facts.ref.id: facts for facts in known.values()},
+        models=models if here else {facts.ref.id: facts for facts in every_model.values()},
         notes=(*left, *_other_machines(measured, runs, key), *other_kinds, *other_files, *other_settings),
         other_calibrations=calibrations,
     )
@@ -109,24 +109,24 @@ def _machine(
         raise AnalysisError(f"{source} holds no trials{' that can be read' if left else ''}.", hint=why)
     if wanted is None:
         return keys[0] if latest is None else latest.environment_key
-    found = [key for key in keys if key.startswith(wanted)]
-    if len(found) != 1:
+    matches = [key for key in keys if key.startswith(wanted)]
+    if len(matches) != 1:
         raise AnalysisError(
-            f"{'No machine' if not found else 'More than one machine'} of this study has a key that starts with "
+            f"{'No machine' if not matches else 'More than one machine'} of this study has a key that starts with "
             f"{wanted!r}.",
             hint=f"Choose from {', '.join(keys)}.",
         )
-    return found[0]
+    return matches[0]
 
 
 def _other_machines(measured: Sequence[MeasuredCase], runs: Sequence[Run], key: str) -> list[str]:
     places = {environment_key(run.environment): run.environment for run in runs}
     notes = []
     for other in dict.fromkeys(m.environment_key for m in measured if m.environment_key != key):
-        place, count = places[other], sum(m.n_trials for m in measured if m.environment_key == other)
+        machine, count = places[other], sum(m.n_trials for m in measured if m.environment_key == other)
         notes.append(
-            f"{count} trials of another machine or build ({place.chip or place.machine}, {place.backend}, "
-            f"{place.llama_cpp_build}) are left out: times of different machines are never mixed. Read them with "
+            f"{count} trials of another machine or build ({machine.chip or machine.machine}, {machine.backend}, "
+            f"{machine.llama_cpp_build}) are left out: times of different machines are never mixed. Read them with "
             f"--machine {other}."
         )
     return notes
@@ -155,8 +155,8 @@ def _usual_settings(
 
     usual, notes, every = list[MeasuredCase](), list[str](), set[str]()
     by_target = grouped(measured, lambda m: (cases[m.case_id].target.id, cases[m.case_id].source))
-    for (target, _), own in by_target.items():
-        kinds = grouped(own, kind_of)
+    for (target, _), of_target in by_target.items():
+        kinds = grouped(of_target, kind_of)
         every |= {key for _, key in kinds}
         open_ = [kind for kind in kinds if wanted is None or any(key.startswith(wanted) for key in kind)]
         chosen = max(open_, key=lambda kind: _weight(kinds[kind]), default=None)
@@ -184,8 +184,8 @@ def _usual_drafts(measured: Sequence[MeasuredCase], cases: Mapping[str, Case]) -
     """Without the cases of another file of a draft than most trials with it have."""
     drafts = [(draft, m) for m in measured if (draft := cases[m.case_id].drafter.draft) is not None]
     left, notes = set[str](), []
-    for draft_id, own in grouped(drafts, lambda one: one[0].id).items():
-        files = {key: [m for _, m in some] for key, some in grouped(own, lambda one: one[0].key).items()}
+    for draft_id, of_draft in grouped(drafts, lambda one: one[0].id).items():
+        files = {key: [m for _, m in some] for key, some in grouped(of_draft, lambda one: one[0].key).items()}
         chosen = max(files, key=lambda key: _weight(files[key]))
         for other, group in files.items():
             if other != chosen:
@@ -199,18 +199,18 @@ def _other_calibrations(
 ) -> tuple[frozenset[int], list[str]]:
     """Calibrations of this machine whose engine options no trial has; room in the context changes no pass."""
     engines = {_engine(msgspec.to_builtins(case.engine), auto): case for case in cases}
-    found, notes = set(), []
+    left, notes = set(), []
     for run in runs if engines else ():
         options = run.plan.get("engine") if run.plan.get("command") == "calibrate" else None
-        if options is None or environment_key(run.environment) != key or (own := _engine(options, auto)) in engines:
+        if options is None or environment_key(run.environment) != key or (used := _engine(options, auto)) in engines:
             continue
-        found.add(run.id)
-        how = _differences(dict(next(iter(engines))), dict(own))
+        left.add(run.id)
+        how = _differences(dict(next(iter(engines))), dict(used))
         notes.append(
             f"The calibration of run {run.id} is left out ({how}): it timed passes that no trial here makes. Calibrate "
             f"with the options of the trials, or the other way round."
         )
-    return frozenset(found), notes
+    return frozenset(left), notes
 
 
 def _engine(options: Mapping[str, Any], auto: int | None) -> tuple[tuple[str, Any], ...]:
@@ -223,12 +223,12 @@ def _weight(group: Sequence[MeasuredCase]) -> tuple[int, int]:
     return sum(m.n_valid for m in group), max(m.last_trial for m in group)
 
 
-def _differences(usual: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+def _differences(usual: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     def word(value: object) -> str:
         return "auto" if value is None else str(value)
 
-    names = (name for name in {**usual, **own} if own.get(name) != usual.get(name))
-    return ", ".join(f"{name} {word(own.get(name))} instead of {word(usual.get(name))}" for name in names)
+    names = (name for name in {**usual, **other} if other.get(name) != usual.get(name))
+    return ", ".join(f"{name} {word(other.get(name))} instead of {word(usual.get(name))}" for name in names)
 
 
 def _settings(case: Case, auto: int | None) -> dict[str, Any]:

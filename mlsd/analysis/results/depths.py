@@ -24,17 +24,17 @@ class DeepArm(NamedTuple):
 
 def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
     """Every arm of prompts that were also measured behind other text (``code@1024``), by depth; none where none was."""
-    found = list(results)
-    deep = {one.question.text.partition("@")[0] for one in found if "@" in one.question.text}
-    own = [one for one in found if one.question.text.partition("@")[0] in deep]
-    plain = {(one.question, one.session): one.ms_per_round.get("verify") for one in own if one.is_plain}
+    arms = list(results)
+    deep = {arm.question.text.partition("@")[0] for arm in arms if "@" in arm.question.text}
+    of_texts = [arm for arm in arms if arm.question.text.partition("@")[0] in deep]
+    plain = {(arm.question, arm.session): arm.ms_per_round.get("verify") for arm in of_texts if arm.is_plain}
     rows = []
-    for one in own:
-        if one.is_plain or not (one.n_valid or one.n_invalid):
+    for arm in of_texts:
+        if arm.is_plain or not (arm.n_valid or arm.n_invalid):
             continue
-        prompt, _, depth = one.question.text.partition("@")
-        verify_ms = one.ms_per_round.get("verify", 0.0)
-        rows.append(DeepArm(one, prompt, int(depth or 0), plain.get((one.question, one.session)), verify_ms))
+        prompt, _, depth = arm.question.text.partition("@")
+        verify_ms = arm.ms_per_round.get("verify", 0.0)
+        rows.append(DeepArm(arm, prompt, int(depth or 0), plain.get((arm.question, arm.session)), verify_ms))
     return sorted(rows, key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt, row.depth))
 
 
@@ -44,31 +44,31 @@ def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
     for (target, setting, prompt), group in groupby(
         deep_arms(results), key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt)
     ):
-        known = [row for row in group if row.found.standing is not None or row.found.n_invalid]
-        words = [(row.depth, _word(row.found)) for row in known]
-        if len({depth for depth, _ in words}) > 1:
-            by_word = groupby(words, key=lambda pair: pair[1])
+        judged = [row for row in group if row.found.standing is not None or row.found.n_invalid]
+        decisions = [(row.depth, _word(row.found)) for row in judged]
+        if len({depth for depth, _ in decisions}) > 1:
+            by_word = groupby(decisions, key=lambda pair: pair[1])
             said = "; ".join(f"{word} behind {', '.join(str(depth) for depth, _ in own)}" for word, own in by_word)
-            sentences.append(f"{target}, {setting}, {prompt}: {said} tokens of other text{_reach(known)}.")
+            sentences.append(f"{target}, {setting}, {prompt}: {said} tokens of other text{_reach(judged)}.")
     return sentences
 
 
-def _word(one: ArmResult) -> str:
-    if one.n_invalid or one.standing is None:
+def _word(arm: ArmResult) -> str:
+    if arm.n_invalid or arm.standing is None:
         return "INVALID"
     # Of one that cannot win the reason says more than that its speedup is open.
-    return (one.effect == "not decided yet" and one.standing.out) or one.effect
+    return (arm.effect == "not decided yet" and arm.standing.out) or arm.effect
 
 
-def _reach(known: Sequence[DeepArm]) -> str:
+def _reach(rows: Sequence[DeepArm]) -> str:
     """Up to which depth a setting pays: from the last at which it is faster on, as log speedup falls in a line.
 
     Nothing of one that is not faster at first, or faster again behind a depth at which it was not.
     """
-    n_faster = sum(row.found.effect == "faster" for row in known)
-    if not n_faster or any(row.found.effect != "faster" for row in known[:n_faster]):
+    n_faster = sum(row.found.effect == "faster" for row in rows)
+    if not n_faster or any(row.found.effect != "faster" for row in rows[:n_faster]):
         return ""
-    last, after = known[n_faster - 1], known[n_faster] if n_faster < len(known) else None
+    last, after = rows[n_faster - 1], rows[n_faster] if n_faster < len(rows) else None
     if after is None or _word(after.found) != "slower" or last.found.ratio is None or after.found.ratio is None:
         return f": it pays up to {last.depth} tokens of context at least" if last.depth else ""
     high, low = math.log(last.found.ratio.value), math.log(after.found.ratio.value)

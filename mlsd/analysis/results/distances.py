@@ -14,15 +14,15 @@ def case_distances(distances: Iterable[DraftDistance], cases: Mapping[str, Case]
 
     All on one text: distances on different texts do not compare, so the text that most pairs were measured on counts.
     """
-    known = list(distances)
-    if not known:
+    every_distance = list(distances)
+    if not every_distance:
         return {}
-    (text, n_tokens), _ = Counter((d.text_sha256, d.n_tokens) for d in known).most_common(1)[0]
-    own: dict[tuple[str, str | None], DraftDistance] = {
-        (d.target_key, d.drafting_key): d for d in known if (d.text_sha256, d.n_tokens) == (text, n_tokens)
+    (text, n_tokens), _ = Counter((d.text_sha256, d.n_tokens) for d in every_distance).most_common(1)[0]
+    by_pair: dict[tuple[str, str | None], DraftDistance] = {
+        (d.target_key, d.drafting_key): d for d in every_distance if (d.text_sha256, d.n_tokens) == (text, n_tokens)
     }
     keys = {case_id: (case.target.key, _drafting_key(case)) for case_id, case in cases.items()}
-    return {case_id: own[key] for case_id, key in keys.items() if key in own}
+    return {case_id: by_pair[key] for case_id, key in keys.items() if key in by_pair}
 
 
 def _drafting_key(case: Case) -> str | None:

@@ -50,20 +50,20 @@ def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> Roun
 
     `rounds` are sums of rounds of which all proposed or none did; without them such kinds are not told from each other.
     """
-    whole, first, totals = total(one.whole for one in trials), trials[0].trial, defaultdict[str, float](float)
-    for one in trials:
-        for name, value in one.trial.stats.items():
+    whole, first, totals = total(stored.whole for stored in trials), trials[0].trial, defaultdict[str, float](float)
+    for stored in trials:
+        for name, value in stored.trial.stats.items():
             totals[name] += value
     ms, found, not_found = whole.ms_per_round, None, None
     if LOOKED_UP in totals:
-        kinds = grouped(rounds, lambda one: one.proposed > 0)
+        kinds = grouped(rounds, lambda stored: stored.proposed > 0)
         found = _kind(total(kinds.get(True, ())), totals, "match")
         not_found = _kind(total(kinds.get(False, ())), totals, "no_match")
     inside: dict[str, dict[str, float]] = {}
     for name, (part, label) in _INSIDE.items():
         if name in totals:
-            own = f"draft's {first.rollback_draft}" if label == "draft" else label
-            inside.setdefault(part, {})[own] = totals[name] / whole.rounds / NS_PER_MS
+            piece = f"draft's {first.rollback_draft}" if label == "draft" else label
+            inside.setdefault(part, {})[piece] = totals[name] / whole.rounds / NS_PER_MS
     looked_up = [totals[n] for n in ("match_propose_ns", "no_match_propose_ns") if n in totals]
     if looked_up and "search_ns" not in totals:
         inside.setdefault("draft", {})["look-up"] = sum(looked_up) / whole.rounds / NS_PER_MS
@@ -76,15 +76,15 @@ def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> Roun
         inside_ms=inside,
         found=found,
         not_found=not_found,
-        timed=all(one.trial.timed for one in trials),
-        fallbacks=tuple(sorted({one.trial.fell_back for one in trials if one.trial.fell_back is not None})),
+        timed=all(stored.trial.timed for stored in trials),
+        fallbacks=tuple(sorted({stored.trial.fell_back for stored in trials if stored.trial.fell_back is not None})),
     )
 
 
-def _kind(own: Sums, totals: Mapping[str, float], prefix: str) -> RoundKind | None:
-    if not own.rounds:
+def _kind(summed: Sums, totals: Mapping[str, float], prefix: str) -> RoundKind | None:
+    if not summed.rounds:
         return None
-    parts = own.ms_per_round
+    parts = summed.ms_per_round
     n_looked_up = totals.get(f"{prefix}_rounds", 0.0)
     inside: dict[str, float] = {}
     if n_looked_up:
@@ -93,4 +93,6 @@ def _kind(own: Sums, totals: Mapping[str, float], prefix: str) -> RoundKind | No
             inside = {"look-up": whole / n_looked_up / NS_PER_MS}
         else:
             inside = {"search": search / n_looked_up / NS_PER_MS, "tree": (whole - search) / n_looked_up / NS_PER_MS}
-    return RoundKind(rounds=own.rounds, ms={"round": sum(parts.values()), "draft": parts["draft"], **inside, **parts})
+    return RoundKind(
+        rounds=summed.rounds, ms={"round": sum(parts.values()), "draft": parts["draft"], **inside, **parts}
+    )

@@ -67,19 +67,19 @@ def server_costs(trials: Sequence[Measured]) -> list[str]:
         for source in ("engine", "server")
         for arm in ("ar", "sd")
     }
-    for arm, words in (("ar", "plain decoding"), ("sd", "speculative decoding")):
+    for arm, kind in (("ar", "plain decoding"), ("sd", "speculative decoding")):
         for of, clock in ((speed, "its own clock"), (client_speed, "the client's clock")):
-            found = speed_over(pools["engine", arm], pools["server", arm], of)
-            if found is not None:
-                lines.append(f"The server's {words} runs at {times(found)} of our loop's speed by {clock}.")
+            ratio = speed_over(pools["engine", arm], pools["server", arm], of)
+            if ratio is not None:
+                lines.append(f"The server's {kind} runs at {times(ratio)} of our loop's speed by {clock}.")
     return lines + _round_differences(pools["engine", "sd"], pools["server", "sd"])
 
 
 def _round_differences(engine: Sequence[Measured], server: Sequence[Measured]) -> list[str]:
     """For each prompt and setting: whether acceptance agrees, and the first round that does not."""
 
-    def setting(one: Measured) -> str:
-        return f"{one.case.prompt.key}, {one.case.drafter.name}, gamma {one.case.gamma}"
+    def setting(stored: Measured) -> str:
+        return f"{stored.case.prompt.key}, {stored.case.drafter.name}, gamma {stored.case.gamma}"
 
     ours = {setting(one): one.trial for one in engine if one.trial.rounds}
     theirs = {setting(one): one.trial for one in server if one.trial.stats.get(DRAFTED)}
@@ -102,41 +102,41 @@ def _compare(ours: Trial, theirs: Trial) -> str:
     after = 1 + sum(r.committed for r in ours.rounds[:first])
     again = sum(r.proposed == 0 and r.rows > 1 for r in theirs.rounds)
     why = f" {again} of the server's passes repeat what a rejection undid." if again else ""
-    words = " and ".join(
+    ends = " and ".join(
         f"{who} accepted {each[first][1]} of {each[first][0]}" if first < len(each) else f"{who} had ended"
         for who, each in (("our loop", mine), ("the server", other))
     )
     return (
         f"our loop accepted {counts[1]} of {counts[0]} in {len(mine)} rounds, the server {server[1]} of "
-        f"{server[0]} in {len(other)}; they part at round {first + 1} (after token {after}), where {words}.{why}{text}"
+        f"{server[0]} in {len(other)}; they part at round {first + 1} (after token {after}), where {ends}.{why}{text}"
     )
 
 
 # --- what to do ---------------------------------------------------------------------------------------------------
 
 
-def server_answers(found: Sequence[ArmResult]) -> list[Answer]:
+def server_answers(arms: Sequence[ArmResult]) -> list[Answer]:
     """The answer of the server, of requests alone; our own loop's trials and requests at once say nothing of it."""
-    return answers(arm for arm in found if arm.question.source == "server" and arm.question.suite == SERVERS)
+    return answers(arm for arm in arms if arm.question.source == "server" and arm.question.suite == SERVERS)
 
 
-def recommend(found: Sequence[ArmResult], drafts: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def recommend(arms: Sequence[ArmResult], drafts: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The answer of the server, and what to set.
 
     `drafts` are the files of draft models by id, where they are here.
     """
     lines: list[str] = []
-    for answer in server_answers(found):
+    for answer in server_answers(arms):
         lines.append(f"{answer.words[0].upper()}{answer.words[1:]}.")
         ref = None if answer.best is None else answer.best.case.drafter.draft
         lines += flags_of(answer, None if ref is None else (drafts or {}).get(ref.id))
     return tuple(lines)
 
 
-def rival(found: Sequence[ArmResult]) -> tuple[str, ...]:
+def rival(arms: Sequence[ArmResult]) -> tuple[str, ...]:
     """Which of two servers with models of their own is faster, and what of it is drafting, in sentences."""
     lines = []
-    alone = [arm for arm in found if arm.question.suite == SERVERS]
+    alone = [arm for arm in arms if arm.question.suite == SERVERS]
     for arm in alone[1:]:
         first, name = alone[0], row_name(arm)
         base = row_name(first)

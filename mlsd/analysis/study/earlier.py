@@ -117,8 +117,8 @@ def _over(new: float | None, old: float | None) -> float | None:
     return new / old if new and old else None
 
 
-def _value(found: Interval | None) -> float | None:
-    return None if found is None else found.value
+def _value(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.value
 
 
 def _middle_s(arm: ArmResult) -> float:

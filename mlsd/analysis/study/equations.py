@@ -80,24 +80,24 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
     Of our own engine alone: what a round of a server cost is not known in its parts.
     """
     chains = [
-        (arm, own)
+        (arm, drafted)
         for arm in arms
         if arm.question.source == "engine" and arm.case.drafter.name == DRAFT_MODEL
-        if arm.n_valid and arm.ratio is not None and (own := [one for one in arm.pairs if one.own.whole.proposed])
+        if arm.n_valid and arm.ratio is not None and (drafted := [one for one in arm.pairs if one.own.whole.proposed])
     ]
-    every = frames.pairs((one for _, own in chains for one in own), {}).set_index("trial_id", drop=False)
-    found = []
-    for arm, own in chains:
-        pairs = every.loc[[one.own.id for one in own]]
-        found.append(_of_times(arm, pairs, "rounds"))
+    every = frames.pairs((one for _, drafted in chains for one in drafted), {}).set_index("trial_id", drop=False)
+    every_equation = []
+    for arm, drafted in chains:
+        pairs = every.loc[[one.own.id for one in drafted]]
+        every_equation.append(_of_times(arm, pairs, "rounds"))
         costs, gamma = costs_of(arm), arm.case.gamma
         if costs is not None and costs.step_ms and gamma + 1 in costs.verify_ms:
             timed = pairs.assign(
                 t_one_ms=costs.verify_ms[1], draft_ms=gamma * costs.step_ms, verify_ms=costs.verify_ms[gamma + 1],
                 rest_ms=costs.rest_ms.get(gamma + 1, 0.0),
             )  # fmt: skip
-            found.append(_of_times(arm, timed, "calibration"))
-    return found
+            every_equation.append(_of_times(arm, timed, "calibration"))
+    return every_equation
 
 
 def _of_times(arm: ArmResult, pairs: pd.DataFrame, inputs: Inputs) -> Equations:

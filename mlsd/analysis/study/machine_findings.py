@@ -38,13 +38,13 @@ class Bandwidth(Record, frozen=True, kw_only=True):
     @property
     def reads(self) -> list[Pass]:
         """The passes of known bytes, then plain reads."""
-        known = [(one.quant, one.n_bytes, one.ms) for one in self.passes]
-        found = [
+        timed = [(one.quant, one.n_bytes, one.ms) for one in self.passes]
+        reads = [
             Pass(model=quant, source="known bytes", gb_s=n / ms / 1e6, ms=Interval(value=ms), read_bytes=n)
-            for quant, n, ms in known
+            for quant, n, ms in timed
         ]
         plain = {f"numpy, {n} threads": speed.value for n, speed in self.stream.items()}
-        return found + [Pass(model=name, source="plain read", gb_s=gb_s) for name, gb_s in plain.items()]
+        return reads + [Pass(model=name, source="plain read", gb_s=gb_s) for name, gb_s in plain.items()]
 
 
 def bandwidth_findings(
@@ -97,10 +97,10 @@ class Machine:
         if case.source != "engine":  # whose methods have names of their own
             return None
         if draft is not None:
-            found = self.shares.get((draft.key, None), ())
+            profiled = self.shares.get((draft.key, None), ())
         else:
-            found = self.shares.get((target.key, part_key(case.drafter)), ())
-        return next((shares for shares in found if shares.rows == 1), None)
+            profiled = self.shares.get((target.key, part_key(case.drafter)), ())
+        return next((shares for shares in profiled if shares.rows == 1), None)
 
     @cached_property
     def curves(self) -> dict[str, TargetCurve]:
@@ -114,19 +114,19 @@ class Machine:
     @cached_property
     def mixtures(self) -> tuple[Mixture, ...]:
         """Every mixture whose experts were counted. Raises AnalysisError when there is none."""
-        found = []
+        mixtures = []
         for key, coverage in self.known.coverage.items():
             facts = self.known.models.get(key)
             if facts is not None and any(row.source == "text" for row in coverage):
                 table = coverage_table(coverage, facts, self.loads.get(key, ()))
-                found.append(mixture(self.name_of(key), table, facts, self.timed.get(key, ())))
-        if not found:
+                mixtures.append(mixture(self.name_of(key), table, facts, self.timed.get(key, ())))
+        if not mixtures:
             some = next((facts.ref.id for facts in self.known.models.values() if facts.n_experts), "tiny-moe")
             raise AnalysisError(
                 "No expert of a mixture was counted.",
                 hint=f"Count them: mlsd calibrate {quoted(some)} --db {quoted(self.source)}.",
             )
-        return tuple(found)
+        return tuple(mixtures)
 
     @cached_property
     def bandwidth(self) -> Bandwidth:
@@ -144,13 +144,13 @@ class Machine:
     def timed_passes(self) -> list[Pass]:
         """Every timed pass whose bytes are known, by model and k."""
         mixtures = {one.name: one for one in (self.mixtures if self.known.coverage else ())}
-        found: list[Pass] = []
+        passes: list[Pass] = []
         for key in self.timed:
             name, facts = self.name_of(key), self.known.models.get(key)
             rows = mixtures[name].coverage.rows if name in mixtures else ()
             if facts is not None:
-                found += timed_passes(name, facts, self.curves[name], {row.window: row for row in rows})
-        return found
+                passes += timed_passes(name, facts, self.curves[name], {row.window: row for row in rows})
+        return passes
 
     @cached_property
     def roof(self) -> Roof:
@@ -176,29 +176,29 @@ class Machine:
 
 def read_machine(store: Store, chosen: Chosen) -> Machine:
     """Everything of the chosen machine; of each kind the newest run."""
-    key, own = chosen.environment_key, {run.id: run for run in chosen.runs}
+    key, runs = chosen.environment_key, {run.id: run for run in chosen.runs}
     known = Known(
         passes={
             place: points
             for place, points in newest_passes(store, chosen.other_calibrations).items()
             if place[0] == key
         },
-        coverage=newest(store.figures(Coverage), lambda row: row.model_key, own),
+        coverage=newest(store.figures(Coverage), lambda row: row.model_key, runs),
         widths=certificates(store),
         models=store.models(),
     )
-    timed = [(run_id, p) for run_id, p in store.figures(TimedPass) if run_id in own]
+    timed = [(run_id, p) for run_id, p in store.figures(TimedPass) if run_id in runs]
     last = max((run_id for run_id, _ in timed), default=None)
     return Machine(
         key=key,
         source=str(store.path),
         known=known,
         timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
-        loads=newest(store.figures(ExpertLoad), lambda load: load.model_key, own),
+        loads=newest(store.figures(ExpertLoad), lambda load: load.model_key, runs),
         reads=tuple(r for run_id, r in store.figures(StreamRead) if run_id == last),
         passes=tuple(p for run_id, p in timed if run_id == last),
-        bandwidth_run=None if last is None else own[last],
-        shares=newest(store.figures(PassShares), lambda one: (one.model_key, one.drafting_key), own),
+        bandwidth_run=None if last is None else runs[last],
+        shares=newest(store.figures(PassShares), lambda one: (one.model_key, one.drafting_key), runs),
     )
 
 

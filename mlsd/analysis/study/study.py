@@ -100,13 +100,13 @@ class Study:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What was left out, and how to choose it."""
-        found = list(self.left_out)
+        lines = list(self.left_out)
         for status in (Status.INVALID, Status.DISTURBED):
             if n := sum(one.trial.status is status for one in self.stored):
-                found.append(f"{counted(n, f'{status.value} trial')} not used in any speedup, fit or claim.")
+                lines.append(f"{counted(n, f'{status.value} trial')} not used in any speedup, fit or claim.")
         if self.refuted:
-            found.append(comparability.refuted_words(len(self.refuted), self.source))
-        return tuple(found)
+            lines.append(comparability.refuted_words(len(self.refuted), self.source))
+        return tuple(lines)
 
     @cached_property
     def results(self) -> list[ArmResult]:
@@ -127,20 +127,20 @@ class Study:
     @cached_property
     def plain_by_target(self) -> dict[str, ArmResult]:
         """Plain decoding of each target over all its texts, by its id: of suites A and C, else of the first suite."""
-        found: dict[str, ArmResult] = {}
+        by_target: dict[str, ArmResult] = {}
         for one in sorted(self.pooled, key=lambda one: one.question.suite not in ("A", "C")):
             if one.is_plain and one.tok_s is not None:
-                found.setdefault(one.case.target.id, one)
-        return found
+                by_target.setdefault(one.case.target.id, one)
+        return by_target
 
-    def _in_order(self, found: list[ArmResult]) -> list[ArmResult]:
-        questions = list(dict.fromkeys((one.question.suite, one.text, one.question.n_predict) for one in found))
+    def _in_order(self, arms: list[ArmResult]) -> list[ArmResult]:
+        questions = list(dict.fromkeys((one.question.suite, one.text, one.question.n_predict) for one in arms))
 
-        def key(one: ArmResult) -> tuple[Any, ...]:
-            where = questions.index((one.question.suite, one.text, one.question.n_predict))
-            return self.targets.index(one.case.target.id), where, *order(one)
+        def key(arm: ArmResult) -> tuple[Any, ...]:
+            where = questions.index((arm.question.suite, arm.text, arm.question.n_predict))
+            return self.targets.index(arm.case.target.id), where, *order(arm)
 
-        return sorted(found, key=key)
+        return sorted(arms, key=key)
 
     @cached_property
     def answers(self) -> list[Answer]:
@@ -154,12 +154,12 @@ class Study:
     @cached_property
     def paired(self) -> PairedTrials:
         """Pairs of SD and AR trials. Raises AnalysisError when no trial was measured."""
-        known = {case: distance.ratio for case, distance in self.distances.items() if self.cases[case].arm == "sd"}
+        ratios = {case: distance.ratio for case, distance in self.distances.items() if self.cases[case].arm == "sd"}
         memory, _ = attempt(lambda: self.machine.bandwidth)
         return pair_trials(
             self.results,
             self.facts,
-            {one.id: known[case] for one in self.stored if (case := one.trial.case_id) in known},
+            {one.id: ratios[case] for one in self.stored if (case := one.trial.case_id) in ratios},
             place=self.place,
             profile=self.profile,
             memory_gb_s=None if memory is None else memory.best_gb_s,
@@ -183,8 +183,8 @@ class Study:
     @cached_property
     def predictions(self) -> list[Equations]:
         """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
-        known, key = self.machine.known, self.machine.key
-        return equations(self.pooled, lambda arm: known.costs(key, arm.case.target, arm.case.drafter.draft))
+        costs, key = self.machine.known, self.machine.key
+        return equations(self.pooled, lambda arm: costs.costs(key, arm.case.target, arm.case.drafter.draft))
 
     @cached_property
     def read_passes(self) -> list[Pass]:
@@ -192,8 +192,8 @@ class Study:
         curves, _ = attempt(lambda: self.machine.timed_passes)
         memory, _ = attempt(lambda: self.machine.bandwidth)
         roof, _ = attempt(lambda: self.machine.roof)
-        found = [*plain_tokens(self.pooled, self.facts), *(curves or ()), *(memory.reads if memory else ())]
-        return [msgspec.structs.replace(one, roof=roof) for one in found]
+        passes = [*plain_tokens(self.pooled, self.facts), *(curves or ()), *(memory.reads if memory else ())]
+        return [msgspec.structs.replace(one, roof=roof) for one in passes]
 
     # --- the same as frames; docs/data.md has every column ---
 
@@ -210,8 +210,8 @@ class Study:
     @cached_property
     def pairs(self) -> pd.DataFrame:
         """Each speculative trial beside plain decoding of its block, with what the models' files say."""
-        found, _ = attempt(lambda: self.paired)
-        return frames.pairs((), {}) if found is None else found.pairs
+        paired, _ = attempt(lambda: self.paired)
+        return frames.pairs((), {}) if paired is None else paired.pairs
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
@@ -232,8 +232,8 @@ class Study:
     @cached_property
     def baselines(self) -> pd.DataFrame:
         """Plain decoding of each target over all its texts, as table 4 of the page has it."""
-        found = self.plain_by_target
-        return frames.made((found[target] for target in self.targets if target in found), frames.BASELINES)
+        arms = self.plain_by_target
+        return frames.made((arms[target] for target in self.targets if target in arms), frames.BASELINES)
 
     @cached_property
     def passes(self) -> pd.DataFrame:

@@ -70,15 +70,15 @@ M2_ULTRA = Roof(
 
 def plain_tokens(arms: list[ArmResult], models: Mapping[str, ModelFacts]) -> list[Pass]:
     """A token of plain decoding of each target and suite: what it reads, over the time that it takes."""
-    found = []
+    passes = []
     for arm in arms:
         facts, tok_s = models.get(arm.case.target.id), arm.tok_s
         if not arm.is_plain or not arm.n_valid or facts is None or not tok_s or not _known(facts):
             continue
         ms, spread = 1e3 / tok_s, arm.spread or 0.0
         span = Interval(value=ms, low=ms / (1 + spread), high=ms * (1 + spread), n=arm.n_valid)
-        found.append(_pass(arm.case.target.id, facts, "plain decoding", 1, span))
-    return found
+        passes.append(_pass(arm.case.target.id, facts, "plain decoding", 1, span))
+    return passes
 
 
 def timed_passes(
@@ -87,13 +87,13 @@ def timed_passes(
     """Every timed pass whose bytes are known: of a mixture those over as many tokens as its experts were counted in."""
     if not _known(facts):
         return []
-    found = []
+    passes = []
     for timed in curve.passes:
         row = (counted or {}).get(timed.rows)
         if facts.n_experts and (row is None or row.bytes_ratio is None) and timed.rows > 1:
             continue
-        found.append(_pass(name, facts, "timed passes", timed.rows, timed.ms, curve.per_row[timed.rows], row))
-    return found
+        passes.append(_pass(name, facts, "timed passes", timed.rows, timed.ms, curve.per_row[timed.rows], row))
+    return passes
 
 
 def compute_roof(passes: list[Pass]) -> float | None:
