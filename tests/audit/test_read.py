@@ -104,11 +104,71 @@ TEXTS: dict[str, tuple[str, list[dict[str, str]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TEXTS)
+# A line or more of a log, or a table of another kind, and some of the cells of its last row.
+LOGS = {
+    "vLLM": (
+        "(APIServer pid=1) INFO 09-16 05:26:57 Engine 000: Avg prompt throughput: 4.0 tokens/s, Avg generation "
+        "throughput: 43.5 tokens/s, Running: 1 reqs, Waiting: 0 reqs\n"
+        "INFO 09-16 05:26:57 [metrics.py:120] SpecDecoding metrics: Mean acceptance length: 2.80, Accepted throughput: "
+        "9.00 tokens/s, Drafted throughput: 10.00 tokens/s, Accepted: 90 tokens, Drafted: 100 tokens, Per-position "
+        "acceptance rate: 0.950, 0.850, Avg Draft acceptance rate: 90.0%\n",
+        {"tok_s": "43.5", "mgl": "2.80", "n_accepted": "90", "n_proposed": "100", "drafter": "spec"},
+    ),
+    "SGLang": (
+        "[2026-09-17 11:37:01 TP0] Decode batch, #running-req: 1, #full token: 7936, accept len: 3.10, accept rate: "
+        "0.70, cuda graph: True, gen throughput (token/s): 88.4, #queue-req: 0\n",
+        {"tok_s": "88.4", "mgl": "3.10", "users": "1"},
+    ),
+    "text-generation-webui": (
+        "Output generated in 9.43 seconds (21.10 tokens/s, 199 tokens, context 36, seed 1)\n",
+        {"tok_s": "21.10", "n_output": "199", "drafter": "none"},
+    ),
+    "oMLX": (
+        "DFlash generation complete: 142 tokens, 3.1 tok/s, acceptance=49.3%, cycles=72\n",
+        {"tok_s": "3.1", "acceptance_of": "output", "rounds": "72", "drafter": "dflash"},
+    ),
+    "mlxcel": (
+        "[bench/mtp] Done: prompt=32 prefill_ms=120.5 decode_ms=4000.1 generated=128 tok/s=32.0 (wall 4.2s)\n",
+        {"tok_s": "32.0", "n_output": "128", "drafter": "mtp"},
+    ),
+    "a fork of llama.cpp": ("eval time = 59544.24 ms / 2736 tokens = 45.95 tok/s\n", {"tok_s": "45.95"}),
+    "llama-speculative of 2023": (
+        "generated  129 tokens in    3.6 seconds, speed:   35.142 t/s\nn_draft   = 4\nn_drafted = 680\nn_accept  = 30\n"
+        "draft:\nllama_print_timings: eval time = 900.00 ms / 7 runs ( 128.0 ms per token, 7.82 tokens per second)\n",
+        {"tok_s": "35.142", "n_proposed": "680", "gamma": "4"},
+    ),
+    "MTPLX tune": ("AR   14.2 tok/s\nD3   22.4 tok/s  accept 0.86\n", {"tok_s": "22.4", "gamma": "3"}),
+    "llama-bench -o sql": (
+        "INSERT INTO test (gpu_info, model_filename, n_prompt, n_gen, avg_ts) VALUES "
+        "('Apple M1 Ultra', 'm.gguf', '0', '128', '167.36');\n",
+        {"tok_s": "167.36", "n_predict": "128", "chip": "Apple M1 Ultra"},
+    ),
+    "JSON lines of llama-server": (
+        '{"timings": {"predicted_n": 200, "predicted_per_second": 18.05}}\n'
+        '{"timings": {"predicted_n": 210, "predicted_per_second": 19.05, "draft_n": 30, "draft_n_accepted": 20}}\n',
+        {"tok_s": "19.05", "n_proposed": "30", "n_accepted": "20"},
+    ),
+    "arms as columns": (
+        "| metric | plain | MTP n-max 3 |\n|--|--|--|\n| tok/s | 20 | 31 |\n| acceptance | | 0.8 |\n",
+        {"tok_s": "31", "acceptance": "0.8", "drafter": "mtp", "gamma": "3"},
+    ),
+    "two workloads side by side": (
+        "| method | Narr TPS | Narr AL | Code TPS | Code AL |\n|--|--|--|--|--|\n| mtp | 30 | 2.1 | 41 | 3.0 |\n",
+        {"tok_s": "41", "mgl": "3.0", "prompt": "code"},
+    ),
+    "a draft in a cell of a configuration": (
+        "## Qwen3-8B-Q8_0\n\n| config | tok/s |\n|--|--|\n| none | 20 |\n| Qwen3-0.6B-Q8_0 n-max 16 | 31 |\n",
+        {"drafter": "draft-model", "draft": "Qwen3-0.6B-Q8_0", "gamma": "16"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *LOGS])
 def test_each_row_is_read_as_cells_by_field(name: str) -> None:
-    text, expected = TEXTS[name]
-    for row, some in zip(pasted(text)[0], expected, strict=True):
-        assert row.cells | some == row.cells
+    text, expected = TEXTS[name] if name in TEXTS else (LOGS[name][0], [LOGS[name][1]])
+    rows, _ = pasted(text)
+    for row, cells in zip(rows if name in TEXTS else rows[-1:], expected, strict=True):
+        assert row.cells | cells == row.cells
 
 
 def test_rows_of_a_text_that_compares_a_chip_with_another_machine_are_not_given_it() -> None:
