@@ -532,19 +532,11 @@ def _weighted(values: np.ndarray, weights: np.ndarray, levels: Sequence[float]) 
     return [float(np.interp(level, places, values[order])) for level in levels]
 
 
-def speedup_range(row: Rounds, c: Constants) -> tuple[float, float]:
-    """The range of a row's speedup: its own MGL where it states one, else what its method was seen to get.
-
-    What acceptance and round length leave open is independent, so their logarithms add up as squares.
-    """
-    middle = row.length(c)
-    low, high = by(row, c).round_range(middle, row.work, row.gamma)
-    if row.mgl is not None:
-        return row.mgl / high, row.mgl / low
+def speedups(row: Rounds, c: Constants) -> tuple[float, float, float]:
+    """Of a row at its own MGL where it states one, else at what its method was seen to get."""
     alphas = passes.acceptance_of(row.method, row.text, c)
-    mgl = [sum(alpha**i for i in range(row.gamma + 1)) for alpha in alphas]
-    down, up = passes.joint(mgl[0] / mgl[1], middle / high), passes.joint(mgl[2] / mgl[1], middle / low)
-    return mgl[1] / middle * down, mgl[1] / middle * up
+    mgl = [row.mgl or sum(alpha**i for i in range(row.gamma + 1)) for alpha in alphas]
+    return by(row, c).speedups(row.length(c), row.work, row.gamma, mgl)
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
@@ -583,7 +575,7 @@ def ask(plain: Sequence[Plain], rounds: Sequence[Rounds], c: Constants) -> list[
         asked.append(Asked(row.source, row.label, value / factor, value * factor, value, row.tok_s, row.work.kind))
     for spec in rounds:
         if spec.speedup is not None:
-            low, high = speedup_range(spec, c)
+            low, _, high = speedups(spec, c)
             named, middle, stated = (spec.source, spec.label), math.sqrt(low * high), spec.mgl is not None
             asked.append(Asked(*named, low, high, middle, spec.speedup, "rounds", spec.gamma, stated))
     return asked

@@ -9,7 +9,7 @@ p quantized parameters on n GPU cores. T(k) of llama.cpp is a multiple of T(1) (
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -275,6 +275,16 @@ class Runtime(Record, frozen=True, kw_only=True):
         elif (self.chip.generation or _MIDDLE) < _MIDDLE:
             least, most = least**_OLD, most**_OLD
         return SURE + (length - SURE) * least, SURE + (length - SURE) * most
+
+    def speedups(self, length: float, target: Work, gamma: int, mgl: Sequence[float]) -> tuple[float, float, float]:
+        """Least, middle and most speedup ``MGL / length`` of rounds that take `length` of T(1).
+
+        `mgl` is least, middle and most. What acceptance and length leave open is independent: logs add as squares.
+        """
+        shortest, longest = self.round_range(length, target, gamma)
+        value = mgl[1] / length
+        down, up = joint(mgl[0] / mgl[1], length / longest), joint(mgl[2] / mgl[1], length / shortest)
+        return value * down, value, value * up
 
     def _roofline(self, work: Work, rows: int) -> float:
         """T(rows) / T(1) of llama.cpp before b11404: reading weights takes 1, computing a row r, with a round corner.

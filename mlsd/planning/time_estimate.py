@@ -182,11 +182,10 @@ def _trial_s(
         n_filled += case.n_predict
         step = draft if draft is not None else passes.head_work(target, case.drafter.name)
         length = on.round_length(target, case.drafter.name, case.gamma, step=step)
-        shortest, longest = on.round_range(length, target, case.gamma)
         tokens = [sum(alpha**i for i in range(case.gamma + 1)) for alpha in passes.acceptance_of(case.drafter.name)]
-        decoding *= length / tokens[1]
-        faster = passes.joint(shortest / length, tokens[1] / tokens[2], faster)
-        slower = passes.joint(longest / length, tokens[1] / tokens[0], slower)
+        least, middle, most = on.speedups(length, target, case.gamma, tokens)
+        decoding /= middle
+        faster, slower = passes.joint(middle / most, faster), passes.joint(middle / least, slower)
     filling, wider = n_filled * fill, on.constants.prefill_spread
     return (
         (decoding * faster + filling / wider) / 1e3,
