@@ -284,7 +284,7 @@ class Cluster:
             cause = f"{error} {error.__cause__ or ''}"
             hint = "Check the address, and that `mlsd lab start` runs there."
             if "certificate" in cause.lower() or "ssl" in cause.lower():
-                hint = "Its certificate is another one, or expired: copy the file that its `mlsd lab start` named."
+                hint = "Copy the certificate that its `mlsd lab start` named; one that expired: remove it there first."
             raise LabError(f"There is no lab at {address}: {first_line(cause)}", hint=hint) from error
 
     def submit(self, host: str, function: Callable[..., Any], *arguments: Any) -> Any:
