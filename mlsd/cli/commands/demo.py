@@ -111,7 +111,7 @@ def ending(arms: Sequence[ArmResult], expected: Effect | None = None, name: str 
 
     arm, *others = sorted((a for a in arms if not a.is_plain), key=lambda a: (a.control, -_speedup(a)))
     if arm.standing is None:
-        return f"NO USABLE MEASUREMENT: {arm.decision}."
+        return f"{'NO USABLE MEASUREMENT' if name else 'IN TRUTH'}: {arm.decision}."
     title = {expected: f"THE HONEST {name}", "not decided yet": "NOT DECIDED YET"}.get(arm.effect, f"NO {name} HERE")
     text = f"but {arm.why_not}" if arm.n_invalid else "and the text is the same"
     bound = next((times(other.ratio) for other in others if other.control and other.ratio), "")
