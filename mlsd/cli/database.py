@@ -38,12 +38,14 @@ def open_study(db: Path | None, machine: str | None, settings: str | None, *, sa
     """The trials of a database that may be compared; notes what was left out, without `say` only what cannot be."""
     from mlsd.store.store import Store
 
-    with Store.open(find_database(db), create=False, read_only=True) as store:  # before anything heavy is imported
-        with working("Loading the analysis"):
-            from mlsd.analysis.results.comparability import left_out
-            from mlsd.analysis.study.study import read_study
+    with Store.open(find_database(db), create=False, read_only=True) as store:
+        from mlsd.analysis.results.comparability import choose, left_out
 
-        study = read_study(store, machine, settings)
+        chosen = choose(store, machine, settings)  # what holds nothing is refused before anything heavy is imported
+        with working("Loading the analysis"):
+            from mlsd.analysis.study.study import study_of
+
+        study = study_of(store, chosen)
         for text in study.notes if say else left_out(store):
             note(text)
     return study

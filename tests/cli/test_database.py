@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -73,3 +75,13 @@ def test_without_any_study_readers_say_what_to_do_and_calibrations_begin_one(mls
     assert ran.code == 2
     assert "There is no study database under results/" in ran.err and "mlsd run B" in ran.err
     assert newest_or_new() == Path("results/bench.sqlite")
+
+
+def test_a_study_of_nothing_is_refused_before_the_analysis_is_loaded(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "empty.sqlite"):
+        pass
+    program = "import sys; from mlsd.cli import main\ntry: main(sys.argv[1:])\nfinally: print('pandas' in sys.modules)"
+    command = [sys.executable, "-c", program, "results", "--db", str(tmp_path / "empty.sqlite")]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert (answer.returncode, answer.stdout.strip()) == (2, "False"), answer.stderr
+    assert "holds no trials" in answer.stderr

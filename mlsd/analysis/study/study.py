@@ -283,7 +283,11 @@ def read_study(store: Store, machine: str | None = None, settings: str | None = 
     A database of calibrations alone is a study without trials. Raises AnalysisError when the store holds neither trial
     nor calibration, or nothing of that machine or with those settings.
     """
-    chosen = comparability.choose(store, machine, settings)
+    return study_of(store, comparability.choose(store, machine, settings), others=others)
+
+
+def study_of(store: Store, chosen: comparability.Chosen, *, others: bool = True) -> Study:
+    """The same of trials that were chosen."""
     stored, measured = tuple(filter(chosen.keeps, store.trials(rounds=False))), read_machine(store, chosen)
     if not stored and not measured:
         raise AnalysisError(f"{store.path} holds no trials.", hint="Measure something first: mlsd run.")
