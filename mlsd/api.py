@@ -1,9 +1,7 @@
 """The public library: what notebooks and scripts may use, each function one answer. `import mlsd` offers it by name.
 
-Functions and what they take are called as the commands and their options are: `bench`, `search` (`mlsd bench
---search`), `run`, `dry_run` (`mlsd run --dry-run`), `server`, `calibrate`, `audit`, with plural names where several may
-be given. Models are GGUF paths or ids that ``mlsd models list`` shows; `db` is a study database, by default the
-command's own. Everything raises from the tree in `mlsd.errors`.
+Functions and what they take are called as commands and options are (`dry_run`: `mlsd run --dry-run`), in the plural
+where several may be given. Models are GGUF paths or ids of ``mlsd models list``. Errors are those of `mlsd.errors`.
 """
 
 from __future__ import annotations
@@ -28,11 +26,7 @@ if TYPE_CHECKING:
 
 @called_by(BenchOptions)
 def bench(asked: BenchOptions) -> BenchResult:
-    """Measure drafts and methods beside plain decoding in interleaved blocks, and keep the trials.
-
-    Without drafters (None) it tries look-ups and the local drafts that fit. The same question goes on with the blocks
-    of earlier calls.
-    """
+    """Measure methods (None: look-ups and drafts that fit) beside plain decoding in blocks, or go on with them."""
     from mlsd.measure.parent import requests
     from mlsd.planning.request import resolve_bench
 
@@ -50,12 +44,11 @@ def search(asked: SearchOptions) -> TuneResult:
 @called_by(RunOptions)
 def run(asked: RunOptions) -> StudyResult:
     """Measure suites A to G into a database, or go on; models are by role. None leaves what the suites say."""
-    from mlsd.measure.parent import requests
     from mlsd.measure.parent.blocks import RunSettings
+    from mlsd.measure.parent.requests import run_study
     from mlsd.planning.request import resolve_study
 
-    settings = RunSettings(fresh=asked.fresh, seed=asked.seed)
-    return requests.run_study(resolve_study(asked), _path(asked.db), settings=settings)
+    return run_study(resolve_study(asked), _path(asked.db), settings=RunSettings(fresh=asked.fresh, seed=asked.seed))
 
 
 @called_by(RunOptions)
@@ -99,8 +92,7 @@ def open_study(db: str | Path | None = None, machine: str | None = None, setting
 
 def audit(source: str | Path) -> Audit:
     """Whether the numbers of a table can be true: of a file, a study database, or a published study by name."""
-    from mlsd.audits import check as rules
-    from mlsd.audits import published_tables
+    from mlsd.audits import check, published_tables
     from mlsd.audits.tables import table_contexts
     from mlsd.audits.trials import database_context
     from mlsd.store.database import is_study
@@ -108,11 +100,11 @@ def audit(source: str | Path) -> Audit:
 
     if is_study(Path(source)):
         with Store.open(Path(source), read_only=True) as store:
-            return rules.audit(str(source), database_context(store))
+            return check.audit(str(source), database_context(store))
     if str(source) in published_tables.names():
         published = published_tables.load(str(source))
-        return rules.audit(published.citation, *published_tables.contexts(published))
-    return rules.audit(str(source), *table_contexts(Path(source)))
+        return check.audit(published.citation, *published_tables.contexts(published))
+    return check.audit(str(source), *table_contexts(Path(source)))
 
 
 def write_report(study: Study, folder: str | Path = "report") -> Written:
@@ -122,5 +114,5 @@ def write_report(study: Study, folder: str | Path = "report") -> Written:
     return page.write_report(study, Path(folder))
 
 
-def _path(place: str | Path | None) -> Path | None:
-    return None if place is None else Path(place)
+def _path(file: str | Path | None) -> Path | None:
+    return None if file is None else Path(file)

@@ -63,6 +63,8 @@ class Option(NamedTuple):
     metavar: str | None = None
 
 
+Seed = Annotated[int, Option("Seed of sampling and of the order of arms.", least=0, most=(1 << 31) - 1)]
+
 # --- what to run ------------------------------------------------------------------------------------------------
 
 
@@ -72,7 +74,7 @@ class Sampling(Record, frozen=True, kw_only=True):
     temperature: Annotated[float, Option("0 is greedy.", least=0, most=1_000)] = 0.0
     top_k: Annotated[int, Option("Keep the k most likely tokens (0: all).", least=0)] = 0
     top_p: Annotated[float, Option("Keep this much probability.", above=0, most=1)] = 1.0
-    seed: Annotated[int, Option("Seed of sampling and of the order of arms.", least=0)] = 0
+    seed: Seed = 0
 
     @property
     def greedy(self) -> bool:

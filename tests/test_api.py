@@ -15,7 +15,7 @@ from tests.servers.fake import FakeServer
 
 SURFACE = {"Drafter", "EngineOptions", "Proposal", "Sampling", "__version__", "advise", "audit", "bench", "calibrate",
            "draw", "dry_run", "open_study", "run", "search", "server", "write_report"}  # fmt: skip
-COMMANDS_OF = {"bench": "bench", "search": "bench", "run": "run", "dry_run": "run", "server": "server",
+COMMANDS_OF = {"bench": "bench", "search": "search", "run": "run", "dry_run": "run", "server": "server",
                "calibrate": "calibrate", "advise": "advise"}  # fmt: skip
 # In place of several options or of an argument: records, and names of the same things as Python's lists.
 NOT_TYPED = {"sampling", "engine", "drafter", "settings", "url", "drafts", "gammas", "limit", "target", "db",

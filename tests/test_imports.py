@@ -167,7 +167,7 @@ def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str
     "words",
     [
         "bench tiny-dense --drafter nosuch", "bench none", "bench none --drafter pld", "bench tiny-dense --draft none",
-        "bench none --drafter pld --search 3", "bench tiny-dense --drafter nosuch --search 3",
+        "search none --drafter pld", "search tiny-dense --drafter nosuch",
         "run Q", "run A --profile none", "compare . . none", "calibrate none",
         "results claims", "results fits --db none.sqlite",
         "advise tiny-moe --chip M9", "advise none", "advise tiny-dense --draft none", "advise qwen3-8b --chip M4",

@@ -28,7 +28,8 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Start": {
         "demo": "Show an honest win, an honest loss and an invalid result.",
         "doctor": "Show this machine; check it, its builds, a model's rollbacks.",
-        "bench": "Measure plain and speculative decoding; search the best setting.",
+        "bench": "Measure plain and speculative decoding side by side.",
+        "search": "Search the best gamma and options of a method, or say off.",
         "server": "Check whether your server's speculation is faster and lossless.",
         "advise": "Predict what each draft and gamma gives, and say what decides it.",
     },
@@ -49,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
 }
 COMMANDS = [name for section in SECTIONS.values() for name in section]
+_IN = {"search": "bench"}  # the module of a command that shares one
 
 
 class LazyGroup(CommandGroup):
@@ -60,7 +62,9 @@ class LazyGroup(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"mlsd.cli.commands.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(f"mlsd.cli.commands.{_IN.get(cmd_name, cmd_name)}"), cmd_name
+        )
         return complete(command, f"mlsd {cmd_name}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -180,6 +180,8 @@ def option_of(declaration: Declared, **changes: Any) -> Callable[[F], F]:
         else:
             settings["show_default"] = True
     settings["shell_complete"] = _OFFERS.get(declaration.option.offer)
+    if default is msgspec.NODEFAULT:
+        settings |= {"default": None, "show_default": False, "required": True}
     return click.option(declaration.flag, declaration.name, **{**settings, **changes})
 
 

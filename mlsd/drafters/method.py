@@ -116,7 +116,7 @@ class Method:
     source: str  # who published it, where
     options: type[MethodOptions]
     presets: tuple[Preset, ...] = ()
-    space: Space = field(default_factory=dict)  # what `mlsd bench --search` searches; gamma is searched in any case
+    space: Space = field(default_factory=dict)  # what `mlsd search` searches; gamma is searched in any case
     needs: Literal["draft", "head"] | None = None  # the file that must be named: a model, or a head over target rows
     takes_draft: bool = False  # a draft may be named with the option `draft`, and need not be
     target_kind: ContextKind = "plain"  # of the target

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from mlsd.errors import InputError, SuiteError
 from mlsd.planning.suite import MOST_GAMMA, MOST_REPEATS, MOST_TOKENS
-from mlsd.records import ADAPTIVE, DrafterSpec, EngineOptions, Option, Record, Sampling, Strategy
+from mlsd.records import ADAPTIVE, DrafterSpec, EngineOptions, Option, Record, Sampling, Seed, Strategy
 
 BUDGET_S = 600.0  # of a session that measures until it knows enough
 
@@ -187,22 +187,22 @@ def part(kind: type[A], asked: Any, **others: Any) -> A:
 
 # --- what the commands share --------------------------------------------------------------------------------------
 
-METHODS = Option(
-    "Method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq; may be repeated.", offer="methods"
-)
+METHOD = Option("Method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq.", offer="methods")
+METHODS = METHOD._replace(meaning=f"{METHOD.meaning[:-1]}; may be repeated.")
 _PROMPTS = Option(
     "A shipped prompt, a text file, or a chat as JSON of role and content; may be repeated.", offer="prompts"
 )
 _GAMMA = Option("Draft length: most tokens proposed per round", least=1, most=MOST_GAMMA)
 N_PREDICT = Option("Output tokens.", least=2, most=MOST_TOKENS)
 REPEATS = Option("Blocks; each holds every arm once.", least=1, most=MOST_REPEATS)
-_SEED = (1 << 31) - 1
 
 Drafts = Annotated[
     Sequence[str],
     Option("Draft model, or drafting head: a path or an id; may be repeated.", offer="models"),
 ]
 Prompts = Annotated[Sequence[str], _PROMPTS]
+Chat = Annotated[bool, Option("Give prompts in the target's chat template.")]
+Think = Annotated[bool | None, Option("Set the template's switch for thinking; a chat.")]
 NPredict = Annotated[int, N_PREDICT]
 
 
@@ -228,7 +228,7 @@ class Setting(CommandOptions, frozen=True, kw_only=True):
     stop_at_eog: Annotated[
         bool, Option("Stop at an end-of-generation token; arms may then differ in length.")
     ] = False  # fmt: skip
-    seed: Annotated[int, Option("Seed of sampling and of the order of arms.", least=-_SEED, most=_SEED)] = 0
+    seed: Seed = 0
     engine: EngineOptions = EngineOptions()
 
     def __post_init__(self) -> None:
@@ -301,31 +301,27 @@ class BenchOptions(Timed, frozen=True):
     ] = None
     prompts: Prompts = ("code",)
     depths: Annotated[Sequence[int], Option("Tokens of unrelated text before each prompt.", least=0)] = (0,)
-    chat: Annotated[bool, Option("Give prompts in the target's chat template.")] = False
-    think: Annotated[bool | None, Option("Set the template's switch for thinking; a chat.")] = None
+    chat: Chat = False
+    think: Think = None
     db: Annotated[str | Path | None, study("results/bench.sqlite")] = None
     fresh: Annotated[bool, Option("Start anew: earlier blocks of this question count no more.")] = False
 
 
-class SearchOptions(Setting, frozen=True):
-    """What `mlsd bench --search` is asked."""
+class _Raced(Setting, frozen=True, kw_only=True):
+    n_predict: NPredict = 64
+    repeats: Annotated[int, REPEATS._replace(meaning="Blocks in which the same settings race, at most.", least=3)] = 4
+
+
+class SearchOptions(_Raced, frozen=True):
+    """What `mlsd search` is asked."""
 
     target: str | Path
-    drafter: str | DrafterSpec
-    settings: Annotated[
-        int,
-        Option(
-            "Search gamma and the options of one --drafter that are not given (p_min of draft models and heads), in so "
-            "many settings, earlier calls included; --n-predict is then 64, --repeats 4.",
-            least=1,
-            flag="--search",
-            metavar="NUMBER",
-        ),
-    ] = 20
+    drafter: Annotated[str | DrafterSpec, METHOD]
+    settings: Annotated[int, Option("Settings to try, those of earlier calls included.", least=1)] = 20
     drafts: Drafts = ()
     prompts: Prompts = ("code",)
-    chat: bool = False
-    think: bool | None = None
+    chat: Chat = False
+    think: Think = None
     budget_s: Annotated[float | None, Option("Start no block after this many seconds of measuring.", above=0)] = None
     db: Annotated[str | Path | None, study("results/bench.sqlite")] = None
 

@@ -26,7 +26,7 @@ MISSPELT = [  # a command, what was meant, another of the list
     *(
         (words, "ngram-cache", "oracle")
         for words in (
-            *(f"bench tiny-dense --drafter {METHOD}", f"bench tiny-dense --drafter {METHOD} --search 3"),
+            *(f"bench tiny-dense --drafter {METHOD}", f"search tiny-dense --drafter {METHOD}"),
             *(f"advise tiny-dense --drafter {METHOD}", f"compare . . tiny-dense --drafter {METHOD}"),
             *(f"calibrate parts tiny-dense --drafter {METHOD}", f"models methods {METHOD}"),
             f"models distance tiny-dense --drafter {METHOD}",

@@ -77,7 +77,7 @@ def test_what_decides_a_bench_is_the_same_bench(mlsd: Mlsd, tmp_path: Path, samp
 def test_a_search_and_its_advice_go_on_in_its_database_with_its_settings(mlsd: Mlsd, tmp_path: Path) -> None:
     db = tmp_path / "s.sqlite"
     few = ("--n-predict", 6, "--repeats", 3, "--n-threads", 1)
-    ran = mlsd("bench", "tiny-dense", "--drafter", "pld", "--search", 1, *few, "--prompt", "code", "--db", db)
+    ran = mlsd("search", "tiny-dense", "--drafter", "pld", "--settings", 1, *few, "--prompt", "code", "--db", db)
     run_all(mlsd, ran)
     asked = mlsd("advise", "tiny-dense", "--workload", "code", "--n-threads", 1, "--db", db, "--gamma", "1,3")
     assert asked.code == 0, asked.err

@@ -123,6 +123,8 @@ REFUSED = [
     ("server http://127.0.0.1:9 --temperature nan", "Invalid value for"),
     ("bnech", "No such command 'bnech'. Did you mean bench"),
     ("repot", "No such command 'repot'. Did you mean report"),
+    ("bench tiny-dense --drafter pld --seed -1", "-1 is not at least 0"),
+    ("compare . . tiny-dense --budget-s 0", "0 is not above 0"),
     ("zzz", "No such command 'zzz'. Choose from demo, doctor, bench"),
 ]  # fmt: skip
 # What a process that loads the models says, when a database may be there.
@@ -132,7 +134,7 @@ LATE = [
     ("bench {tiny}/llama.gguf --n-ctx 256 --n-predict 400", "the context has 256"),
     ("bench {tiny}/qwen35.gguf --draft {tiny}/qwen35-other.gguf --rollback trim", "'trim' is not exact for qwen35"),
     (f"bench tiny-moe --draft tiny-draft --gamma 2 {RAISES}", HUGE),
-    (f"bench tiny-moe --drafter pld --search 5 {RAISES}", HUGE),
+    (f"search tiny-moe --drafter pld {RAISES}", HUGE),
     (f"calibrate tiny-moe {RAISES}", HUGE),
     ("calibrate parts {tiny}/llama.gguf --depth 9000", "--depth"),
     (f"run B --profile tiny {RAISES}", HUGE),

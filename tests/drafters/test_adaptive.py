@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from click import BadParameter
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlsd.cli.commands.bench import bench as command
 from mlsd.drafters import find_method, resolve_spec
@@ -56,6 +58,29 @@ def test_a_draft_that_ended_early_and_stood_takes_half_of_what_it_is_short() -> 
     assert lengths(3, 12, *up, *[(2, 2)] * 12)[-2:] == [5, 5]  # -2 each, of 25
     assert lengths(3, 12, *up, *[(2, 2)] * 13)[-1] == 4
     assert lengths(3, 12, *up, *[(4, 4)] * 25)[-2:] == [5, 4]  # -1 each
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 16), st.integers(2, 200), st.lists(st.floats(0, 1), min_size=200, max_size=200)
+)
+def test_a_draft_that_the_end_of_an_output_cuts_changes_no_later_one(
+    least: int, most: int, n_predict: int, shares: list[float]
+) -> None:
+    """One that stands whole ends the output, and after another fewer tokens are left than the length can shrink to."""
+
+    def proposals(*, learns_of_cuts: bool) -> list[int]:
+        length, left, proposed = AdaptiveLength(least, most), n_predict, list[int]()
+        for share in shares:
+            if left < 2:
+                break
+            proposed.append(min(length.tokens, left - 1))
+            accepted = round(share * proposed[-1])
+            if learns_of_cuts or proposed[-1] == length.tokens:
+                length.learn(proposed[-1], accepted)
+            left -= accepted + 1
+        return proposed
+
+    assert proposals(learns_of_cuts=True) == proposals(learns_of_cuts=False)
 
 
 @pytest.mark.parametrize("drafter", ["draft-tree:adaptive=3", "eagle3-tree:adaptive=3"])

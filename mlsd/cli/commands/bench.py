@@ -1,4 +1,4 @@
-"""``mlsd bench``: plain and speculative decoding of one target, side by side; or a search for the best setting."""
+"""``mlsd bench`` and ``search``: plain and speculative decoding of a target side by side; its best setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.answers import answer_objects, head_lines, say_answers
 from mlsd.cli.database import note_left_out
 from mlsd.cli.output import note, print_json, print_table, say, verbosity
-from mlsd.planning.options import BenchOptions, SearchOptions, option
+from mlsd.planning.options import BenchOptions, SearchOptions
 from mlsd.planning.question import Invocation, parse_drafter
 from mlsd.report.tables.arms import bench_table
 from mlsd.units import quoted
@@ -31,7 +31,6 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @click.command()
 @shared.model_argument("target")
 @shared.options_of(BenchOptions)
-@shared.option_of(option(SearchOptions, "settings"), default=None, show_default=False)
 @click.option(
     "--replay",
     type=click.Path(path_type=Path),
@@ -41,9 +40,7 @@ _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 @shared.json_option
 @shared.build_option
 @click.pass_context
-def bench(
-    ctx: click.Context, /, target: str, as_json: bool, settings: int | None, replay: Path | None, **options: Any
-) -> list[ArmResult]:
+def bench(ctx: click.Context, /, target: str, as_json: bool, replay: Path | None, **options: Any) -> list[ArmResult]:
     """Print how fast TARGET decodes plainly and with each setting of speculation, with intervals, and which to use.
 
     Plain (AR) and speculative decoding (SD) are measured in interleaved blocks, and the trials are kept.
@@ -54,15 +51,9 @@ def bench(
     each one given, or with its own (NAME:draft=FILE). A bench goes on with the blocks of earlier ones that asked the
     same of the same target and text, and shows their arms, too.
 
-    With --search settings race against plain decoding in the same blocks and drop out as soon as they cannot win; then
-    the neighbours of the fastest race. The answer may be "off". The same search again continues from earlier trials.
-
     With --replay each drafter of STUDY is a control: right as often as it was there at each position, at the cost of
     the same draft model where that is here. Its speedup is what that acceptance gives on this machine.
     """
-    shared.refuse(ctx, ("replay",), settings is not None, "a bench without --search")
-    if settings is not None:
-        return _search(ctx, target, settings, as_json, options)
     replayed = () if replay is None else _replayed(replay, target, options)
     from mlsd.planning.request import resolve_bench
 
@@ -170,21 +161,26 @@ def _print(result: BenchResult) -> None:
 # --- search -------------------------------------------------------------------------------------------------------
 
 
-def _search(ctx: click.Context, target: str, settings: int, as_json: bool, options: dict[str, Any]) -> list[ArmResult]:
-    """The best gamma and options of a drafting method, or "off"."""
+@click.command()
+@shared.model_argument("target")
+@shared.options_of(SearchOptions)
+@shared.json_option
+@shared.build_option
+def search(target: str, as_json: bool, **options: Any) -> list[ArmResult]:
+    """Print the best gamma and options of a drafting method on TARGET, or "off".
+
+    Gamma and the options that are not given (p_min of draft models and heads) are searched. Settings race against plain
+    decoding in the same blocks and drop out as soon as they cannot win; then the neighbours of the fastest race. The
+    same search again continues from earlier trials.
+    """
     from mlsd.cli.watch import make_watcher
     from mlsd.measure.parent.tune import resolve_search, tune
     from mlsd.report.tables.arms import settings_table
     from mlsd.store.store import Store
     from mlsd.trials.fields import arm_object
 
-    shared.refuse(ctx, ("gammas", "depths", "until", "fresh"), True, "a bench without --search")
-    if len(options["drafters"]) != 1:
-        raise click.UsageError("--search takes one --drafter.")
-    ours = {name: options[name] for name in SearchOptions.__struct_fields__ if name in options}
-    ours |= {name: None for name in ("n_predict", "repeats") if not shared.was_given(ctx, name)}  # a search has its own
-    asked = SearchOptions(target, options["drafters"][0], **ours | {"settings": settings})
-    request, db = resolve_search(asked), options["db"]
+    asked, db = SearchOptions(target, **options), options["db"]
+    request = resolve_search(asked)
     with make_watcher(asked.budget_s, open_ended=True) as watcher:
         result = tune(request, db, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:

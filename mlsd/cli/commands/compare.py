@@ -16,7 +16,7 @@ from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
 from mlsd.errors import InputError
-from mlsd.planning.options import BUDGET_S, BenchOptions, declared
+from mlsd.planning.options import BUDGET_S, BenchOptions, declared, option
 from mlsd.records import EngineOptions
 from mlsd.trials.intervals import Stopping
 from mlsd.units import quoted
@@ -70,9 +70,8 @@ def _of_sides(command: F) -> F:
 @click.option(
     "--until", type=shared.SHARE, help="Add blocks until a change of this size would be visible, or the time is up."
 )
-@click.option(
-    "--budget-s",
-    type=shared.Real(),
+@shared.option_of(
+    option(BenchOptions, "budget_s"),
     help="Start no block after this many seconds of blocks [default: 600 with --until].",
 )
 @shared.rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")

@@ -214,7 +214,7 @@ def _print_method(method: MethodInfo) -> None:
         say("It takes no options.")
     if method.presets:
         print_table(presets_table(method))
-    say(f"`mlsd bench --search` searches {', '.join(method.searched)}.")
+    say(f"`mlsd search` searches {', '.join(method.searched)}.")
 
 
 # --- how far a draft is from its target ---------------------------------------------------------------------------

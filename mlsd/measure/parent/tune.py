@@ -38,8 +38,6 @@ from mlsd.trials.stages import StageTime
 
 _GAMMA = "gamma"
 _FIRST_GAMMAS = 5  # of the first wave
-_N_PREDICT, _BLOCKS = 64, 4  # where none are given: tokens, and most blocks of a wave
-_LEAST_BLOCKS = 3
 _LAST_BLOCKS = 30  # most in which the fastest goes on alone, until it is decided
 _FEW = 6  # values of an option that are all tried at once
 
@@ -59,8 +57,7 @@ def resolve_search(asked: SearchOptions) -> TuneRequest:
     """A request from names. Raises: what `bench_request` raises, InputError for two methods."""
     drafter = asked.drafter
     given, _ = own_draft(parse_drafter(drafter) if isinstance(drafter, str) else drafter)
-    n_predict, repeats = asked.n_predict or _N_PREDICT, asked.repeats or _BLOCKS
-    bench = part(BenchOptions, asked, drafters=(drafter,), n_predict=n_predict, repeats=repeats, budget_s=None)
+    bench = part(BenchOptions, asked, drafters=(drafter,), budget_s=None)
     setting = msgspec.structs.replace(resolve_bench(bench), suite="tune")
     if len(setting.arms) != 1:
         raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
@@ -94,8 +91,6 @@ def tune(
     cannot serve; LockError while another run measures on this machine; StoreError.
     """
     path, watcher = db or study_path(BENCHES), watcher or Watcher()
-    if request.setting.repeats < _LEAST_BLOCKS:
-        raise InputError(f"--repeats is {request.setting.repeats}, but must be at least {_LEAST_BLOCKS}.")
     if len(request.setting.prompts) == 2:
         raise InputError(
             "Two prompts say nothing of a workload.", hint="Tune on one prompt, or on three and more for a workload."
@@ -247,7 +242,7 @@ class _Search(Race):
             return _Wave((leader.case.drafter.options,), (leader.case.gamma,))
         self.reason = "the fastest setting has no neighbour that was not tried"
         if enough:
-            self.reason = "as many settings as asked for were tried; --search N goes on from here"
+            self.reason = "as many settings as asked for were tried; --settings N goes on from here"
         return None
 
     def _job(self, wave: _Wave) -> Job:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mlsd.cli.commands.bench import bench as command
+from mlsd.cli.commands.bench import search as command
 from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import MlsdError
@@ -147,7 +147,7 @@ def test_numbers_that_mean_nothing_are_refused(change: dict[str, object]):
 
 def test_the_command_prints_one_object_and_says_each_setting(tiny: Path, tmp_path: Path):
     target = str(tiny / "llama.gguf")
-    quick = ["--n-predict", "8", "--repeats", "3", "--search", "5", "--n-threads", "1", "--json"]
+    quick = ["--n-predict", "8", "--repeats", "3", "--settings", "5", "--n-threads", "1", "--json"]
     done = CliRunner().invoke(command, [target, "--drafter", "pld:ngram=2", "--prompt", "factual", *quick])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
