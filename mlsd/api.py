@@ -57,8 +57,7 @@ def dry_run(asked: RunOptions) -> tuple[Plan, Forecast]:
     from mlsd.measure.parent.forecast import plan_study
     from mlsd.planning.request import resolve_study
 
-    prepared, forecast = plan_study(resolve_study(asked), _path(asked.db))
-    return prepared.plan, forecast
+    return plan_study(resolve_study(asked), _path(asked.db))
 
 
 @called_by(ServerRequest)

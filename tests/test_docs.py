@@ -339,16 +339,16 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     row = next(
         line for line in PAGES["reproduce.md"].read_text(encoding="utf-8").splitlines() if f"| {profile}" in line
     )
-    prepared, forecast = plan_study(study_request(tuple("ABCDF"), profile=profile))
+    planned, forecast = plan_study(study_request(tuple("ABCDF"), profile=profile))
     assert forecast.budget is not None and forecast.download_bytes is not None
     for promised in (str(forecast.time.n_trials), forecast.time.words, f"{forecast.budget.limit_bytes / 1e9:.1f} GB"):
         assert f"| {promised} |" in row, "the estimate changed: write into the page what `mlsd run --dry-run` says now"
-    assert f"{sum(forecast.sizes[id_] or 0 for id_ in prepared.plan.models()) / 1e9:.3g} GB" in row
+    assert f"{sum(forecast.sizes[id_] or 0 for id_ in planned.models()) / 1e9:.3g} GB" in row
 
 
 def test_the_page_for_macs_names_what_has_no_trial_and_what_is_needed() -> None:
     page = " ".join(PAGES["reproduce.md"].read_text(encoding="utf-8").split())
     assert "macOS 14 or later" in page and "$ make setup" not in page
-    without = [s for s in "ABCDF" if not list(prepare_study(study_request((s,), profile="mac-16gb")).plan.slots())]
+    without = [s for s in "ABCDF" if not list(prepare_study(study_request((s,), profile="mac-16gb")).slots())]
     assert f"With 16 GB suites {', '.join(without[:-1])} and {without[-1]} have no trial" in page
     assert f"up to {mac_budget(8 * GIB).limit_bytes / 1e9:.1f} GB with all" in page

@@ -107,6 +107,11 @@ class Job(Record, frozen=True, kw_only=True):
         return tuple(file.ref for file in self.files)
 
     @property
+    def missing(self) -> tuple[ModelRef, ...]:
+        """Models that are not on this machine."""
+        return tuple(file.ref for file in self.files if not file.path)
+
+    @property
     def cases(self) -> dict[str, Case]:
         return {slot.case_id: slot.case for slot in self.slots}
 

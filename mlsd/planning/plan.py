@@ -4,7 +4,6 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -57,8 +56,28 @@ class Plan(Record, frozen=True, kw_only=True):
     def cases(self) -> dict[str, Case]:
         return {slot.case_id: slot.case for slot in self.slots()}
 
-    def models(self) -> dict[str, ModelRef]:
-        return {ref.id: ref for load in self.loads for ref in load.refs}
+    def models(self) -> dict[str, ModelFile]:
+        return {file.ref.id: file for load in self.loads for file in load.files}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Ids of models that are not on this machine."""
+        return tuple(id_ for id_, file in self.models().items() if not file.path)
+
+    def next_to_bring(self) -> Job | None:
+        """The load whose models to bring next: the one that misses the fewest bytes; None: nothing is missing.
+
+        Plain decoding of one target and one pair come before all others, for an answer within minutes.
+        """
+        waiting = [load for load in self.loads if load.missing]
+        ready = [load for load in self.loads if not load.missing]
+        for has_draft in (False, True):
+            first = [load for load in waiting if bool(load.models) is has_draft]
+            if first and not any(bool(load.models) is has_draft for load in ready):
+                waiting = first
+                break
+        unknown = float("inf")
+        return min(waiting, key=lambda load: sum(ref.n_bytes or unknown for ref in load.missing), default=None)
 
     @property
     def study_trials(self) -> dict[str, int]:
@@ -322,39 +341,7 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
     return tuple(limited)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A plan, and the files of its models that are on this machine."""
-
-    plan: Plan
-    models: Mapping[str, LocalModel] = field(repr=False)  # by id
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        return tuple(model for model in self.plan.models() if model not in self.models)
-
-    def missing_of(self, load: Job) -> tuple[ModelRef, ...]:
-        return tuple(ref for ref in load.refs if ref.id not in self.models)
-
-    def next_to_bring(self) -> Job | None:
-        """The load whose models to bring next: the one that misses the fewest bytes; None: nothing is missing.
-
-        Plain decoding of one target and one pair come before all others, for an answer within minutes.
-        """
-        waiting = [load for load in self.plan.loads if self.missing_of(load)]
-        ready = [load for load in self.plan.loads if not self.missing_of(load)]
-        for has_draft in (False, True):
-            first = [load for load in waiting if bool(load.models) is has_draft]
-            if first and not any(bool(load.models) is has_draft for load in ready):
-                waiting = first
-                break
-        unknown = float("inf")
-        return min(
-            waiting, key=lambda load: sum(ref.n_bytes or unknown for ref in self.missing_of(load)), default=None
-        )  # fmt: skip
-
-
-def prepare_study(request: StudyRequest, *, make: bool = False) -> Prepared:
+def prepare_study(request: StudyRequest, *, make: bool = False) -> Plan:
     """Plan suites on the models of a profile; with `make` every file is here afterwards, made where it can be.
 
     Raises: SuiteError, PromptError, InputError; with `make` also InputError for a plan without any trial, and
@@ -375,7 +362,7 @@ def prepare_study(request: StudyRequest, *, make: bool = False) -> Prepared:
             f"Profile {profile.name} has no models for suite {', '.join(plan.suites)}: {reasons}.",
             hint="See `mlsd run --dry-run`.",
         )
-    return Prepared(plan=plan, models=models)
+    return plan
 
 
 def known_models(library: Library) -> dict[str, ModelFile]:

@@ -101,7 +101,7 @@ def _would_measure(*asked: object, **more: object) -> NoReturn:
         if isinstance(part, BenchRequest):
             shown += [plan_bench(part), part.goal]
         elif isinstance(part, StudyRequest):
-            shown += [prepare_study(part).plan]
+            shown += [prepare_study(part)]
         elif not callable(part):
             shown += [part]
     text = re.sub(r" at 0x\w+", "", repr(shown))

@@ -1,15 +1,16 @@
 """What people ask for becomes a plan: benches in interleaved order, and what they get wrong is refused."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mlsd.analysis.frames import TRIALS
 from mlsd.errors import EngineError, InputError, SuiteError
 from mlsd.folders import asset_path
 from mlsd.gguf_tools.synthetic.perturb import perturb
-from mlsd.models.library import LocalModel, resolve_model
+from mlsd.models.library import resolve_model
+from mlsd.planning.job import ModelFile
 from mlsd.planning.plan import plan_bench, prepare_study
 from mlsd.planning.request import bench_request, default_arms, study_request
 
@@ -28,8 +29,8 @@ def test_a_suites_names_change_at_most_once_on_their_way_to_a_case(tmp_path: Pat
         'name = "X"\ntitle = "x"\nn_predict = 8\nrepeats = 1\n[[parts]]\ntargets = ["moe-q4"]\n'
         'drafters = [{ name = "pld", options = { ngram = 2 } }]\ngammas = [4]\nprompts = ["code"]\n'
     )
-    prepared = prepare_study(study_request((str(path),), profile="tiny"))
-    case = next(case for case in prepared.plan.cases().values() if case.gamma)
+    plan = prepare_study(study_request((str(path),), profile="tiny"))
+    case = next(case for case in plan.cases().values() if case.gamma)
     assert (case.suite, case.n_predict, case.gamma, case.prompt.key) == ("X", 8, 4, "code")
     assert (case.target.id, case.drafter.name, case.drafter.options["ngram"]) == ("tiny-moe-q4_0", "pld", 2)
     row = {"suite", "target", "drafter", "gamma", "prompt", "n_predict", "repeat"}
@@ -45,11 +46,11 @@ def relative(tmp_path: Path) -> Path:
 
 def test_a_model_of_ones_own_takes_a_role_by_path_or_by_id(relative: Path) -> None:
     models = {"dense-m": str(relative), "draft-small": "tiny-dense"}
-    prepared = prepare_study(study_request("D", profile="tiny", models=models), make=True)
-    assert prepared.models["relative"].path == relative
-    loads = {tuple(ref.id for ref in load.refs) for load in prepared.plan.loads}
+    plan = prepare_study(study_request("D", profile="tiny", models=models), make=True)
+    assert plan.models()["relative"].path == str(relative)
+    loads = {tuple(ref.id for ref in load.refs) for load in plan.loads}
     assert loads == {("relative", "tiny-dense")}, "the other target would draft for itself"
-    assert all(case.target.sha256 == prepared.models["relative"].ref.sha256 for case in prepared.plan.cases().values())
+    assert all(case.target.sha256 == plan.models()["relative"].ref.sha256 for case in plan.cases().values())
 
 
 def test_a_draft_of_another_vocabulary_is_refused_before_anything_loads(tiny: Path) -> None:
@@ -60,9 +61,9 @@ def test_a_draft_of_another_vocabulary_is_refused_before_anything_loads(tiny: Pa
 
 def test_a_file_called_as_a_known_model_stays_another_one(relative: Path, tmp_path: Path) -> None:
     path = relative.rename(tmp_path / "tiny-dense.gguf")
-    prepared = prepare_study(study_request("D", profile="tiny", models={"dense-m": str(path)}), make=True)
-    assert set(prepared.models) == {"tiny-dense", "tiny-dense-file", "tiny-draft"}
-    assert prepared.models["tiny-dense-file"].path == path
+    plan = prepare_study(study_request("D", profile="tiny", models={"dense-m": str(path)}), make=True)
+    assert set(plan.models()) == {"tiny-dense", "tiny-dense-file", "tiny-draft"}
+    assert plan.models()["tiny-dense-file"].path == str(path)
 
 
 def test_a_profile_may_stand_in_a_file_of_ones_own(relative: Path, tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_profile_may_stand_in_a_file_of_ones_own(relative: Path, tmp_path: Pat
     file.write_text('[mine]\ntitle = "x"\n[mine.roles]\ndense-l = "./mine.gguf"\ndraft-small = "tiny-draft"\n')
     request = study_request("D", profile=str(file))
     assert request.profile.name == "mine"
-    assert set(prepare_study(request, make=True).models) == {"mine", "tiny-draft"}
+    assert set(prepare_study(request, make=True).models()) == {"mine", "tiny-draft"}
     file.write_text('[a]\ntitle = "x"\nroles = {}\n[b]\ntitle = "x"\nroles = {}\n')
     with pytest.raises(SuiteError, match="holds 2 profiles"):
         study_request("D", profile=str(file))
@@ -92,12 +93,18 @@ def test_an_unknown_profile_role_or_model_is_refused(profile: str, models: dict[
 
 
 def test_models_come_so_that_one_target_and_one_pair_are_measured_first() -> None:
-    prepared = prepare_study(study_request("ABCD", profile="mac-16gb"))
-    here: dict[str, LocalModel] = {}
-    brought = []
-    while (load := dataclasses.replace(prepared, models=here).next_to_bring()) is not None:
-        brought.append([ref.id.removeprefix("qwen3.5-") for ref in load.refs if ref.id not in here])
-        here |= {ref.id: LocalModel(ref=ref, path=Path("x")) for ref in load.refs}
+    plan = prepare_study(study_request("ABCD", profile="mac-16gb"))
+    here, brought = set[str](), []
+
+    def placed(file: ModelFile) -> ModelFile:
+        return replace(file, path="x" if file.ref.id in here else "")
+
+    while True:
+        loads = [replace(a, target=placed(a.target), models=tuple(map(placed, a.models))) for a in plan.loads]
+        if (load := replace(plan, loads=tuple(loads)).next_to_bring()) is None:
+            break
+        brought.append([ref.id.removeprefix("qwen3.5-") for ref in load.missing])
+        here |= {ref.id for ref in load.refs}
     assert brought == [["0.8b-q8_0"], ["4b-q8_0", "0.8b-q4_k_m"], ["2b-q8_0"], ["9b-q4_k_m"]]
 
 

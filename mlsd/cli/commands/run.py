@@ -150,12 +150,12 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
     from mlsd.measure.parent.memory import refuse_loads
     from mlsd.models.library import space_hint
 
-    prepared, forecast = plan_study(request, db, here=True, cool_down_s=cool_down_s)
+    planned, forecast = plan_study(request, db, here=True, cool_down_s=cool_down_s)
     refuse_loads(forecast.memory)
-    if not prepared.missing:
+    if not planned.missing:
         return None
     library, to_get = request.library, []
-    for id_ in prepared.missing:
+    for id_ in planned.missing:
         size = format_bytes(forecast.sizes[id_])
         if id_ in forecast.elsewhere:
             note(f"{id_}: {size}, used in its folder: {forecast.elsewhere[id_]}")
@@ -173,8 +173,8 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
         note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
         duration = "duration unknown" if forecast.time.seconds is None else forecast.time.words
         note(f"{forecast.time.n_trials} trials; {duration}.")
-        if (first := prepared.next_to_bring()) is not None:
-            names = ", ".join(ref.id for ref in prepared.missing_of(first))
+        if (first := planned.next_to_bring()) is not None:
+            names = ", ".join(ref.id for ref in first.missing)
             note(f"Local models are measured first, then mlsd downloads {names}, each before its own trials.")
         note("The same command continues where it stopped.")
     if to_get and ask:
@@ -278,12 +278,12 @@ def _show_plan(request: StudyRequest, db: Path | None, cool_down_s: float | None
     from mlsd.measure.parent.forecast import plan_study
 
     with working("Planning"):
-        prepared, forecast = plan_study(request, db, cool_down_s=cool_down_s)
+        planned, forecast = plan_study(request, db, cool_down_s=cool_down_s)
     say_default(request)
     if as_json:
-        print_json(_plan_object(prepared.plan, forecast))
+        print_json(_plan_object(planned, forecast))
     else:
-        _print_plan(prepared.plan, forecast)
+        _print_plan(planned, forecast)
     return not forecast.memory or any(load.verdict != "does not fit" for load in forecast.memory)
 
 

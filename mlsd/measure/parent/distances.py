@@ -50,20 +50,19 @@ def read_distance(job: DistanceJob) -> DraftDistance:
 
 
 def study_distances(
-    cases: Iterable[Case], paths: Mapping[str, Path], engine: EngineOptions
+    cases: Iterable[Case], files: Mapping[str, ModelFile], engine: EngineOptions
 ) -> Iterator[tuple[DistanceJob, DraftDistance]]:
     """Every target with every model that drafts for it in some cases, each pair once, on the shipped text.
 
-    `paths` by model id; one worker a pair. Raises: what `distance_job` raises, before the first pair is read.
+    `files` by model id; one worker a pair. Raises: what `distance_job` raises, before the first pair is read.
     """
     text, engine = shipped_text(), msgspec.structs.replace(engine, n_ctx=None)  # distances of equal windows compare
     pairs, jobs = dict[tuple[str, str | None], Case](), list[DistanceJob | None]()
     for case in cases:
         pairs.setdefault((case.target.id, drafting_key(case.drafter)), case)
     for case in pairs.values():
-        target, second = ModelFile(ref=case.target, path=str(paths[case.target.id])), case.drafter.draft
-        draft = None if second is None else ModelFile(ref=second, path=str(paths[second.id]))
-        jobs.append(distance_job(case.drafter, target, draft, engine, text, _N_TOKENS))
+        draft = None if case.drafter.draft is None else files[case.drafter.draft.id]
+        jobs.append(distance_job(case.drafter, files[case.target.id], draft, engine, text, _N_TOKENS))
     for job in jobs:
         if job is not None:
             yield job, read_distance(job)

@@ -19,7 +19,7 @@ from mlsd.hardware.metal_kernels import build_of
 from mlsd.measure.heat import cool_down_of
 from mlsd.measure.parent.memory import LoadMemory, ask_memory, judge_loads, size_models
 from mlsd.planning.known_shapes import shape_facts, shape_of
-from mlsd.planning.plan import Prepared, prepare_study
+from mlsd.planning.plan import Plan, prepare_study
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import StudyRequest
 from mlsd.planning.time_estimate import TimeEstimate, TokS, estimate_time, rates_from_chips, rates_from_results
@@ -51,16 +51,16 @@ class Forecast(Record, frozen=True, kw_only=True):
 
 def plan_study(
     request: StudyRequest, db: Path | None = None, *, here: bool = False, cool_down_s: float | None = None
-) -> tuple[Prepared, Forecast]:
+) -> tuple[Plan, Forecast]:
     """What a run of these suites would measure and need; rates come from `db`, or where the run would write.
 
     A profile for a Mac is judged for such a Mac, unless it is to run `here`.
 
     Raises: what `prepare_study` raises, StoreError for a file that is no study database.
     """
-    prepared, earlier = prepare_study(request), db or study_path(request.profile.name)
-    environment, plan, library = read_environment(), prepared.plan, request.library
-    models = size_models(plan.models(), library, prepared.models)
+    plan, earlier = prepare_study(request), db or study_path(request.profile.name)
+    environment, library = read_environment(), request.library
+    models = size_models(plan.models(), library, plan.models())
     sizes = {model.id: model.n_bytes for model in models.values()}
     backend, memory = ask_memory(plan.loads, models, request.overrides.engine)
     environment = msgspec.structs.replace(environment, backend=backend.backend, llama_cpp_build=backend.build)
@@ -72,10 +72,10 @@ def plan_study(
         rest_s, warmed = cool_down_of(cool_down_s, environment), environment.backend != "CPU"
     else:
         budget, rest_s, warmed = mac_budget(mac_gib * GIB), cool_down_s, True
-    found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in prepared.missing}
+    found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in plan.missing}
     elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
-    to_get = [sizes[model] for model in prepared.missing if model not in elsewhere]
-    return prepared, Forecast(
+    to_get = [sizes[model] for model in plan.missing if model not in elsewhere]
+    return plan, Forecast(
         memory=judge_loads(memory, budget),
         times=tuple(estimate_time([load], tok_s, warmed=warmed, rest_s=rest_s) for load in plan.loads),
         budget=budget,
@@ -84,7 +84,7 @@ def plan_study(
         chips=", ".join(chips),
         download_bytes=None if None in to_get else sum(size for size in to_get if size is not None),
         free_disk_bytes=free_bytes(library.hub.cache_dir),
-        missing=prepared.missing,
+        missing=plan.missing,
         sizes=sizes,
         elsewhere=elsewhere,
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -32,9 +33,9 @@ from mlsd.measure.messages import ContextsWanted
 from mlsd.measure.process import call, run_info
 from mlsd.measure.worker.arms import arm_key, warm_options
 from mlsd.measure.worker.footprints import find_footprints
-from mlsd.models.library import Library, LocalModel
+from mlsd.models.library import Library
 from mlsd.models.manifest import ModelEntry, Synthetic
-from mlsd.planning.job import Job, prompt_key
+from mlsd.planning.job import Job, ModelFile, prompt_key
 from mlsd.planning.known_shapes import bits_of, quant_of
 from mlsd.planning.prompts import Prompt
 from mlsd.records import (
@@ -112,12 +113,12 @@ class LoadMemory(Record, frozen=True, kw_only=True):
 
 
 def size_models(
-    ids: Iterable[str], library: Library, local: Mapping[str, LocalModel] | None = None
+    ids: Iterable[str], library: Library, local: Mapping[str, ModelFile] = MappingProxyType({})
 ) -> dict[str, Sized]:
     """The models by id: those of `local` and of this machine by their files, others by the manifest."""
     return {
-        id_: _of_files(id_, (local[id_].path,), local[id_].ref.n_bytes)
-        if local is not None and id_ in local
+        id_: _of_files(id_, (Path(local[id_].path),), local[id_].ref.n_bytes)
+        if id_ in local and local[id_].path
         else _of_entry(library.manifest.find(id_), library)
         for id_ in ids
     }

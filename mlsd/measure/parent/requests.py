@@ -31,7 +31,7 @@ from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.race import Race, Stop
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
-from mlsd.planning.plan import Plan, Prepared, plan_bench, prepare_study
+from mlsd.planning.plan import Plan, plan_bench, prepare_study
 from mlsd.planning.question import Asked
 from mlsd.planning.request import BenchRequest, StudyRequest
 from mlsd.planning.time_estimate import preparation_s
@@ -107,51 +107,45 @@ def run_study(
     path = db or study_path(request.profile.name)
     check_database(path)
     with machine_lock():
-        prepared = prepare_study(request, make=pull is None)
-        if not prepared.plan.loads:
+        plan = prepare_study(request, make=pull is None)
+        if not plan.loads:
             prepare_study(request, make=True)  # which says why
-        watcher.planned(prepared.plan)
+        watcher.planned(plan)
         outcome, warnings = RunOutcome(run_id=0, n_ok=0, n_failed=0, n_skipped=0, n_left=0), list[QualityWarning]()
-        fits = fit_here(prepared.plan.loads, cool_down_s=settings.cool_down_s) if pull is None else None
+        fits = fit_here(plan.loads, cool_down_s=settings.cool_down_s) if pull is None else None
         with Store.open(path) as store:
-            for known, loads in _stages(request, prepared, pull):
+            stages = _stages(request, plan, pull)
+            for plan, loads in stages:
                 environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
-                prepared, plan, decides = known, known.plan, suite_session(request, known.plan)
-                part = msgspec.structs.replace(plan, loads=loads)
-                run = recorded(
-                    part, prepared.models.values(), environment, decides, {**request.asked, **(options or {})}
-                )
+                part, asked = msgspec.structs.replace(plan, loads=loads), {**request.asked, **(options or {})}
+                run = recorded(part, environment, suite_session(request, plan), asked)
                 run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome)
                 outcome, found = conduct(run, store, settings, watcher)
                 warnings += found
                 if outcome.interrupted:
                     break
             if keep_distance is not None and not outcome.interrupted:
-                paths = {id_: model.path for id_, model in prepared.models.items()}
-                cases = prepared.plan.cases().values()
-                for job, distance in study_distances(cases, paths, request.overrides.engine):
+                for job, distance in study_distances(plan.cases().values(), plan.models(), request.overrides.engine):
                     store.add_distance(distance)
                     keep_distance(job, distance)
     answer = answer_of(results_of(path, outcome.run_id))
     return StudyResult(database=str(path), outcome=outcome, warnings=tuple(warnings), answer=answer)
 
 
-def _stages(request: StudyRequest, prepared: Prepared, pull: Pull | None) -> Iterator[tuple[Prepared, tuple[Job, ...]]]:
+def _stages(request: StudyRequest, plan: Plan, pull: Pull | None) -> Iterator[tuple[Plan, tuple[Job, ...]]]:
     """The plan as it is known, and what to measure next: with the models that are here, then with one more load's."""
     measured: set[tuple[str, ...]] = set()
     while True:
-        ready = tuple(
-            load for load in prepared.plan.loads if not prepared.missing_of(load) and _names(load) not in measured
-        )
+        ready = tuple(load for load in plan.loads if not load.missing and _names(load) not in measured)
         if ready:
-            yield prepared, ready
+            yield plan, ready
             measured.update(map(_names, ready))
-        load = prepared.next_to_bring()
+        load = plan.next_to_bring()
         if load is None or pull is None:
             return
-        for ref in prepared.missing_of(load):
+        for ref in load.missing:
             pull(ref.id)
-        prepared = prepare_study(request)  # a file tells more than the manifest: its hash, what works on it
+        plan = prepare_study(request)  # a file tells more than the manifest: its hash, what works on it
 
 
 def _names(load: Job) -> tuple[str, ...]:
@@ -239,7 +233,7 @@ def bench_into(
     if not settings.fresh and (first := next_repeat(store, environment, plan.cases())):
         (load,), (later,) = plan.loads, plan_bench(request, first=first).loads
         plan = msgspec.structs.replace(plan, loads=(msgspec.structs.replace(load, slots=later.slots),))
-    return conduct(recorded(plan, request.files, environment, decides), store, settings, watcher, choice, start)
+    return conduct(recorded(plan, environment, decides), store, settings, watcher, choice, start)
 
 
 def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
@@ -258,15 +252,9 @@ def check_database(path: Path) -> None:
         Store.open(path, create=False).close()
 
 
-def recorded(
-    plan: Plan,
-    models: Iterable[LocalModel],
-    environment: Environment,
-    decides: SessionPlan,
-    asked: Asked | None = None,
-) -> Experiment:
-    """A plan as a run measures and records it."""
-    facts = tuple(model_facts(model.path, ref=model.ref) for model in models)
+def recorded(plan: Plan, environment: Environment, decides: SessionPlan, asked: Asked | None = None) -> Experiment:
+    """A plan, whose models are here, as a run measures and records it."""
+    facts = tuple(model_facts(Path(file.path), ref=file.ref) for file in plan.models().values())
     context_bytes = {f"{load.target.ref.id}: {arm}": n for load in plan.loads for arm, n in load.context_bytes.items()}
     limit = next((load.limit_bytes for load in plan.loads), None)
     decides = msgspec.structs.replace(decides, context_bytes=context_bytes, limit_bytes=limit)

@@ -272,7 +272,7 @@ def session_plan(request: TuneRequest, plan: Plan) -> SessionPlan:
     """The plan of all calls of one search: they go on with one another."""
     drafter = msgspec.structs.replace(request.drafter, draft=None)  # `drafts` has it by content
     plain = next(case for case in plan.cases().values() if case.arm == "ar")
-    drafts = sorted(ref.key for ref in plan.models().values())
+    drafts = sorted(file.ref.key for file in plan.models().values())
     prompts = [slot.case.prompt.sha256 for slot in plan.slots()]
     identity = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(drafter))
     name = hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()[:16]

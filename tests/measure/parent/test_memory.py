@@ -136,9 +136,9 @@ def test_memory_that_holds_one_arm_at_a_time_is_tight(shallow: Judged) -> None:
 def bench(target: Path, *drafts: Path, drafters: tuple[str, ...] = ()) -> tuple[Job, LoadMemory]:
     asked = {"drafters": drafters, "gammas": (2, 6), "prompts": ("length-64",), "n_predict": 32, "repeats": 2}
     request = quick_bench(target, *drafts, **asked)
-    files, loads = {model.ref.id: model for model in request.files}, plan_bench(request).loads
-    models = size_models(files, Library(), files)
-    return loads[0], judge_loads(ask_memory(loads, models, request.engine)[1], mac_budget(16 * GIB))[0]
+    plan = plan_bench(request)
+    models = size_models(plan.models(), Library(), plan.models())
+    return plan.loads[0], judge_loads(ask_memory(plan.loads, models, request.engine)[1], mac_budget(16 * GIB))[0]
 
 
 def test_a_draft_that_is_cut_out_of_its_target_counts_with_its_weights(tiny: Path) -> None:

@@ -63,9 +63,9 @@ def test_every_method_is_asked() -> None:
 
 def counted(request: BenchRequest) -> Opened:
     """What the memory plan counts: whose context, over which file, opened how."""
-    files = {model.ref.id: model for model in request.files}
-    models = memory.size_models(files, Library(), files)
-    (load,) = plan_bench(request).loads
+    plan = plan_bench(request)
+    models = memory.size_models(plan.models(), Library(), plan.models())
+    (load,) = plan.loads
     contexts, _ = memory._contexts(load, models)
     found: Opened = Counter()
     arms = (sets[0] for name, sets in contexts if name != memory.JUDGING)
