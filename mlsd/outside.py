@@ -44,8 +44,8 @@ def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = Inpu
         # An escape may hide a secret from a search in the bytes.
         if any(secret.encode() in data or b"\\" in data for secret in secrets()):
             data = msgspec.json.encode(redacted(msgspec.json.decode(data)))
-        made: T = _decoder(kind).decode(data)  # type: ignore[arg-type]  # a class can be hashed
-        return made
+        value: T = _decoder(kind).decode(data)  # type: ignore[arg-type]  # a class can be hashed
+        return value
     except msgspec.ValidationError as misfit:
         raise error(f"{sender} has a value that cannot be used: {redact(str(misfit))}.") from misfit
     except (msgspec.DecodeError, UnicodeDecodeError) as broken:
@@ -80,8 +80,8 @@ def convert(
         form = forms.get(whole.rpartition(".")[2])
         if form is not None and isinstance(value, str) and problem.startswith("Expected `str`"):
             problem = f"it {form}"
-        place = f"{whole} = {value!r:.200}" if inner else key
-        raise error(f"{where}: {': '.join(filter(None, (place, problem)))}.", hint=hint) from misfit
+        location = f"{whole} = {value!r:.200}" if inner else key
+        raise error(f"{where}: {': '.join(filter(None, (location, problem)))}.", hint=hint) from misfit
 
 
 def _value_at(values: Any, key: str) -> Any:
@@ -115,12 +115,12 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def check_regular(path: Path) -> int:
     """Bytes of a file. Raises: OSError for what is none, like a pipe or a device, which may wait or go on for ever."""
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return found.st_size
+    return status.st_size
 
 
 def read_file(path: Path) -> bytes:

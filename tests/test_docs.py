@@ -341,7 +341,7 @@ def test_the_page_for_macs_promises_what_the_program_says(profile: str) -> None:
     )
     planned, forecast = plan_study(study_request(tuple("ABCDF"), profile=profile))
     assert forecast.budget is not None and forecast.download_bytes is not None
-    for promised in (str(forecast.time.n_trials), forecast.time.words, f"{forecast.budget.limit_bytes / 1e9:.1f} GB"):
+    for promised in (str(forecast.time.n_trials), forecast.time.text, f"{forecast.budget.limit_bytes / 1e9:.1f} GB"):
         assert f"| {promised} |" in row, "the estimate changed: write into the page what `mlsd run --dry-run` says now"
     assert f"{sum(forecast.sizes[id_] or 0 for id_ in planned.models()) / 1e9:.3g} GB" in row
 

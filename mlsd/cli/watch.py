@@ -75,7 +75,7 @@ class LineWatcher(Watcher):
 
     def planned(self, plan: Plan) -> None:
         for left in plan.left_out:
-            note(left.words)
+            note(left.sentence)
 
     def turn(self, of: str) -> None:
         self._side = f"{of}: "

@@ -31,7 +31,7 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class Call(Record, frozen=True, kw_only=True):
-    """A function for the worker. What it returns, or each thing that it yields, is sent as `Found`."""
+    """A function for the worker. What it returns, or each thing that it yields, is sent as `Returned`."""
 
     function: str  # module:name
     arguments: dict[str, msgspec.Raw]  # by name
@@ -78,10 +78,10 @@ class PairJob(Record, frozen=True, kw_only=True):
 
     def plan(self, command: str) -> dict[str, Any]:
         """What was asked for, as a run records it: models by name and hash, without the text and without a path."""
-        own: dict[str, Any] = msgspec.to_builtins(self)
-        own |= {role: own[role] and own[role]["ref"] for role in ("target", "draft")}
-        own["text"] = hashlib.sha256(self.text.encode()).hexdigest()
-        return {"command": command, **own}
+        record: dict[str, Any] = msgspec.to_builtins(self)
+        record |= {role: record[role] and record[role]["ref"] for role in ("target", "draft")}
+        record["text"] = hashlib.sha256(self.text.encode()).hexdigest()
+        return {"command": command, **record}
 
 
 class CalibrateJob(PairJob, frozen=True, kw_only=True):
@@ -246,7 +246,7 @@ class Refused(Record, frozen=True, kw_only=True, tag=True):
         return error
 
 
-class Found(Record, frozen=True, kw_only=True, tag=True):
+class Returned(Record, frozen=True, kw_only=True, tag=True):
     """An answer to a call."""
 
     value: msgspec.Raw
@@ -256,7 +256,7 @@ class Finished(Record, frozen=True, kw_only=True, tag=True):
     """The call is over."""
 
 
-Event = Started | Progress | Waiting | BlockMeasured | Refused | Found | Finished
+Event = Started | Progress | Waiting | BlockMeasured | Refused | Returned | Finished
 
 
 def engine_and_models(arguments: Mapping[str, Any]) -> tuple[EngineOptions | None, tuple[ModelFile, ...]]:
@@ -273,8 +273,8 @@ def now() -> str:
 
 def trial_of(slot: Slot, **measured: Any) -> Trial:
     """The trial of a slot with what was measured; by itself it started now."""
-    own = {name: getattr(slot, name) for name in ("case_id", "block", "repeat", "position")}
-    return Trial(**{"arm": slot.case.arm, "gamma": slot.case.gamma, "started_at": now(), **own, **measured})
+    of_slot = {name: getattr(slot, name) for name in ("case_id", "block", "repeat", "position")}
+    return Trial(**{"arm": slot.case.arm, "gamma": slot.case.gamma, "started_at": now(), **of_slot, **measured})
 
 
 def failed_trial(slot: Slot, reason: str) -> Trial:

@@ -68,7 +68,7 @@ def answers(
         for event in worker.events(patience_s, lambda: f"{doing[:1].upper()}{doing[1:]}{_FIRST_START}"):
             if isinstance(event, messages.Finished):
                 return
-            if isinstance(event, messages.Found):
+            if isinstance(event, messages.Returned):
                 yield decoder.decode(event.value)
             elif isinstance(event, messages.Waiting):
                 _LOG.info(event.text)

@@ -24,10 +24,10 @@ class StageClock:
     @classmethod
     def of_process(cls, clock: Clock) -> StageClock:
         """A clock that has run since this process started, which is part of loading."""
-        made = cls(clock, "load")
-        made._wall_ns["load"] = max(0, round((time.time() - psutil.Process().create_time()) * 1e9))
-        made._last_processor_ns = 0
-        return made
+        stages = cls(clock, "load")
+        stages._wall_ns["load"] = max(0, round((time.time() - psutil.Process().create_time()) * 1e9))
+        stages._last_processor_ns = 0
+        return stages
 
     def switch(self, stage: Stage) -> None:
         """From now on time belongs to this stage."""

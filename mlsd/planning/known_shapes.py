@@ -73,9 +73,9 @@ def quant_of(text: str) -> str | None:
     rest = [part.removesuffix(" MIXED") for part in parts if part not in _FILE_TAGS]
     # An author's suffix may stand beside MLX's bits: `-4bit-MTPLX-Optimized-Speed`.
     whole = "-".join(rest)
-    found = whole if whole in QUANTS or whole in BITS else NEAREST.get(whole)
+    name = whole if whole in QUANTS or whole in BITS else NEAREST.get(whole)
     bits = [part for part in (*rest[:1], *rest[-1:]) if part.endswith("BIT") and not _OTHERS & set(rest)]
-    return found if found or not bits else bits[0] if bits[0] in BITS else NEAREST.get(bits[0])
+    return name if name or not bits else bits[0] if bits[0] in BITS else NEAREST.get(bits[0])
 
 
 def sized_facts(text: str, total_b: float, active_b: float, bits: float, stored: str = "Q8_0") -> ModelFacts:

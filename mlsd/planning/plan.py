@@ -35,7 +35,7 @@ class LeftOut(Record, frozen=True, kw_only=True):
     reason: str
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         pair = f" for {self.model}" if self.model else ""
         return f"Left out of suite {self.suite}: {self.role}{pair} ({self.n_trials} trials): {self.reason}"
 
@@ -137,9 +137,9 @@ def plan_grids(grids: Iterable[Grid], setting: Setting, side: str = "") -> tuple
         targets.setdefault(grid.target, {}).setdefault(grid.drafts, []).append(grid)
     jobs = list[Job]()
     for target, loads in targets.items():
-        for drafts, own in loads.items():
+        for drafts, shared in loads.items():
             repeats, prompts = dict[int, list[list[PlannedCase]]](), dict[str, Prompt]()
-            for grid in own:
+            for grid in shared:
                 for prompt in grid.prompts:
                     prompts[prompt_key(prompt.ref)] = prompt
                     cases = grid.cases(prompt, setting)
@@ -227,25 +227,25 @@ def expand(
             target = profile.roles.get(role, role)
             arms = list[tuple[object, DrafterSpec, tuple[int, ...]]]()  # what those share that stand in one block
             for number, (choice, gammas) in enumerate(choices):
-                found = _method(role, choice, profile, models, files)
-                content = msgspec.json.encode((suite.name, target, found, gammas, prompts), order="sorted")
+                method = _method(role, choice, profile, models, files)
+                content = msgspec.json.encode((suite.name, target, method, gammas, prompts), order="sorted")
                 if content in measured:
-                    found = (role, None, f"{measured[content]} is the same model in this profile")
-                if isinstance(found, DrafterSpec):
+                    method = (role, None, f"{measured[content]} is the same model in this profile")
+                if isinstance(method, DrafterSpec):
                     measured[content] = role
-                    block = None if part.one_load else (0 if part.together else number, found.draft)
-                    arms.append((block, found, gammas))
+                    block = None if part.one_load else (0 if part.together else number, method.draft)
+                    arms.append((block, method, gammas))
                 else:
                     own_plain = choice is None or part.baseline == "study"
-                    missing[suite.name, *found] += (len(gammas) + own_plain) * len(prompts) * repeats
-            for own in grouped(arms, lambda arm: arm[0]).values():
-                drafts = dict.fromkeys(spec.draft.id for _, spec, _ in own if spec.draft)
+                    missing[suite.name, *method] += (len(gammas) + own_plain) * len(prompts) * repeats
+            for block_arms in grouped(arms, lambda arm: arm[0]).values():
+                drafts = dict.fromkeys(spec.draft.id for _, spec, _ in block_arms if spec.draft)
                 grids.append(
                     Grid(
                         suite=suite.name,
                         target=models[target],
                         drafts=tuple(models[draft] for draft in drafts),
-                        arms=[(spec, gammas) for _, spec, gammas in own],
+                        arms=[(spec, gammas) for _, spec, gammas in block_arms],
                         prompts=[load(name) for name in prompts],
                         n_predict=overrides.n_predict or suite.n_predict,
                         repeats=range(repeats),
@@ -316,13 +316,13 @@ def _drafters(part: Part, drafts: Sequence[str] | None) -> tuple[DrafterChoice, 
 
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
     """The models that a plan of these suites can use, by id; `expand` may still leave some of them out."""
-    found: list[str | None] = []
+    ids: list[str | None] = []
     for part in (part for suite in suites for part in suite.parts):
         targets = [profile.roles.get(role, role) for role in part.targets if role not in profile.left_out]
-        found += targets
+        ids += targets
         drafts = [choice.draft for choice in _drafters(part, overrides.drafts) if targets]
-        found += [profile.roles.get(draft, draft) for draft in drafts if draft and draft not in profile.left_out]
-    return tuple(dict.fromkeys(id_ for id_ in found if id_ is not None))
+        ids += [profile.roles.get(draft, draft) for draft in drafts if draft and draft not in profile.left_out]
+    return tuple(dict.fromkeys(id_ for id_ in ids if id_ is not None))
 
 
 def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
@@ -348,14 +348,14 @@ def prepare_study(request: StudyRequest, *, make: bool = False) -> Plan:
     ModelFileError that lists every missing model.
     """
     library, profile = request.library, request.profile
-    known = known_models(library)
+    files = known_models(library)
     used = used_models(request.suites, profile, request.overrides)
-    wanted = [id_ for id_ in used if id_ in known]
+    wanted = [id_ for id_ in used if id_ in files]
     here = [id_ for id_ in wanted if make or library.locate(library.manifest.find(id_)) is not None]
     models = resolve_all(library, here) if make else {id_: library.resolve(id_) for id_ in here}
-    known |= {id_: file_of(model) for id_, model in models.items()}
+    files |= {id_: file_of(model) for id_, model in models.items()}
     load = request.prompts.__getitem__ if request.prompts else load_prompt
-    plan = expand(request.suites, profile, known, request.overrides, load=load, files=models)
+    plan = expand(request.suites, profile, files, request.overrides, load=load, files=models)
     if make and not plan.loads:
         reasons = "; ".join(dict.fromkeys(left.reason for left in plan.left_out))
         raise InputError(

@@ -62,12 +62,12 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     tasks: list[Task] = []
     broken: list[TaskError] = []
     n_broken = n_turns = 0
-    for found in _parquet_rows(path) if is_parquet else _json_rows(path):
-        if isinstance(found, TaskError):
-            broken, n_broken = [*broken, found][:_BROKEN_NAMED], n_broken + 1
+    for row in _parquet_rows(path) if is_parquet else _json_rows(path):
+        if isinstance(row, TaskError):
+            broken, n_broken = [*broken, row][:_BROKEN_NAMED], n_broken + 1
             continue
-        tasks.append(found)
-        n_turns += len(found.turns)
+        tasks.append(row)
+        n_turns += len(row.turns)
         _check_number(path, n_turns, "turns")
     if broken:
         more = f" And {n_broken - _BROKEN_NAMED} more." if n_broken > _BROKEN_NAMED else ""
@@ -134,8 +134,8 @@ def _checked_columns(path: Path, metadata: Any) -> list[str]:
                 columns[name] = column.physical_type
                 _check_number(path, max(column.num_values, metadata.num_rows), "rows or turns")
                 _check_number(path, column.total_uncompressed_size, "bytes of text", MOST_FILE_BYTES)
-    found = {name.partition(".")[0] for name in columns} or {*metadata.schema.to_arrow_schema().names}
-    if missing := [name for name in _COLUMNS if name not in found]:
+    names = {name.partition(".")[0] for name in columns} or {*metadata.schema.to_arrow_schema().names}
+    if missing := [name for name in _COLUMNS if name not in names]:
         raise TaskError(
             f"{path} has no column {', '.join(missing)}.", hint="SPEED-Bench has question_id, category and turns."
         )
@@ -169,21 +169,21 @@ def _speed_bench_task(row: dict[str, Any], number: int, length: str | None) -> T
     )
 
 
-def _task(line: str, place: str) -> Task:
+def _task(line: str, where: str) -> Task:
     try:
         task = msgspec.json.decode(line, type=Task)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise TaskError(
-            f"{place}: {error}.", hint="Each line is a JSON object with question_id, category and turns."
+            f"{where}: {error}.", hint="Each line is a JSON object with question_id, category and turns."
         ) from error
     if task.category not in _KIND_OF:
         raise TaskError(
-            f"{place}: the category {task.category!r} is unknown.", hint=f"Known ones are {', '.join(_KIND_OF)}."
+            f"{where}: the category {task.category!r} is unknown.", hint=f"Known ones are {', '.join(_KIND_OF)}."
         )
     if not task.turns or not all(turn.strip() for turn in task.turns):
-        raise TaskError(f"{place}: there is no turn, or an empty one.")
+        raise TaskError(f"{where}: there is no turn, or an empty one.")
     if len(task.turns) > _MOST_TURNS:
-        raise TaskError(f"{place}: there are more than {_MOST_TURNS} turns.")
+        raise TaskError(f"{where}: there are more than {_MOST_TURNS} turns.")
     return task
 
 
@@ -197,9 +197,9 @@ def stratified(tasks: Sequence[Task], per_kind: int) -> tuple[Task, ...]:
         raise TaskError(f"A subset of {per_kind} tasks of each kind was asked for; at least 1 is needed.")
     chosen: set[int] = set()
     for kind in dict.fromkeys((*KINDS, *(task.kind for task in tasks))):
-        own = [task.id for task in tasks if task.kind == kind]
-        n = min(per_kind, len(own))
-        chosen |= {own[i * len(own) // n] for i in range(n)}
+        ids = [task.id for task in tasks if task.kind == kind]
+        n = min(per_kind, len(ids))
+        chosen |= {ids[i * len(ids) // n] for i in range(n)}
     return tuple(task for task in tasks if task.id in chosen)
 
 
@@ -332,8 +332,8 @@ def _shallow(name: str) -> Prompt:
         f", or length-N for exactly N tokens of prose (at most {len(passage.encode()):,}), random-N (at most "
         f"{_MOST_RANDOM:,}), or a task ({', '.join(KINDS)}, each followed by -1, -2, ...), or give a text file"
     )
-    known = choose(name[:_MOST_NAMED], (*shipped, COPY), more)
-    raise PromptError(f"There is no prompt called {name[:_MOST_NAMED]!r}.", hint=known)
+    hint = choose(name[:_MOST_NAMED], (*shipped, COPY), more)
+    raise PromptError(f"There is no prompt called {name[:_MOST_NAMED]!r}.", hint=hint)
 
 
 def shipped_prompt_sha256(name: str) -> str | None:
@@ -353,8 +353,8 @@ def find_prompt(text: str) -> Prompt:
 
 
 def _named(name: str) -> Prompt:
-    place = Path(name)
-    return prompt_from_file(place) if len(place.parts) > 1 or place.suffix else _shallow(name)
+    path = Path(name)
+    return prompt_from_file(path) if len(path.parts) > 1 or path.suffix else _shallow(name)
 
 
 def task_prompt(task: Task, key: str, turn: int = 0) -> Prompt:
@@ -375,28 +375,28 @@ def prompt_from_file(path: Path | str) -> Prompt:
 
     Raises: PromptError if it cannot be used.
     """
-    place = Path(path)
-    text = read_text(place, "The prompt file", PromptError, "a text file")
+    file = Path(path)
+    text = read_text(file, "The prompt file", PromptError, "a text file")
     if not text.strip():
-        raise PromptError(f"The prompt file {place} is empty.", hint="Put the text of the prompt into it.")
-    messages = _messages(text, place) if place.suffix == ".json" else ()
+        raise PromptError(f"The prompt file {file} is empty.", hint="Put the text of the prompt into it.")
+    messages = _messages(text, file) if file.suffix == ".json" else ()
     chat = bool(messages)
-    return _prompt(f"file:{place.stem}", text, _FILE_WORKLOAD, path=str(path), chat=chat, messages=messages)
+    return _prompt(f"file:{file.stem}", text, _FILE_WORKLOAD, path=str(path), chat=chat, messages=messages)
 
 
-def _messages(text: str, place: Path) -> tuple[Message, ...]:
+def _messages(text: str, path: Path) -> tuple[Message, ...]:
     """A chat as APIs take it: a list of role and content. Raises: PromptError for another list."""
     hint = 'Write [{"role": "user", "content": "..."}, ...], the last one of the user; a plain text is a .txt file.'
     try:
         messages = msgspec.json.decode(text, type=tuple[Message, ...])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PromptError(f"The prompt file {place} is no chat: {error}.", hint=hint) from error
+        raise PromptError(f"The prompt file {path} is no chat: {error}.", hint=hint) from error
     strange = next((one.role for one in messages if one.role not in _ROLES), None)
     if strange is not None:
-        raise PromptError(f"The chat in {place} has a role {strange[:_MOST_NAMED]!r}.", hint=hint)
+        raise PromptError(f"The chat in {path} has a role {strange[:_MOST_NAMED]!r}.", hint=hint)
     if not 1 <= len(messages) <= _MOST_MESSAGES or messages[-1].role != "user":
         raise PromptError(
-            f"The chat in {place} must have 1 to {_MOST_MESSAGES:,} messages, the last of the user.", hint=hint
+            f"The chat in {path} must have 1 to {_MOST_MESSAGES:,} messages, the last of the user.", hint=hint
         )
     return messages
 
@@ -434,6 +434,6 @@ def _shipped() -> dict[str, _PromptEntry]:
 @functools.cache
 def _shipped_bytes(file: str) -> bytes:
     """The UTF-8 text of a shipped file, unpacked and without space around it."""
-    place = asset_path(f"prompts/{file}")
-    data = place.read_bytes()
-    return (gzip.decompress(data) if place.suffix == ".gz" else data).strip()
+    path = asset_path(f"prompts/{file}")
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).strip()

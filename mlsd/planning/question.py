@@ -48,9 +48,9 @@ class Invocation(Record, frozen=True, kw_only=True):
         """The command that measures these arms of one question beside plain decoding, as they were measured."""
         drafters = dict.fromkeys(word for arm in arms for word in self._drafter(arm))
         gammas = ",".join(map(str, sorted({arm.case.gamma for arm in arms})))
-        words = [part for word in drafters for part in word]
+        options = [part for word in drafters for part in word]
         length = ("--n-predict", str(arms[0].question.n_predict))
-        return self._command(arms[0], [*words, "--gamma", gammas], length, more)
+        return self._command(arms[0], [*options, "--gamma", gammas], length, more)
 
     def _drafter(self, arm: ArmResult) -> Iterator[tuple[str, str]]:
         spec = arm.case.drafter
@@ -66,8 +66,8 @@ class Invocation(Record, frozen=True, kw_only=True):
 
     def _command(self, arm: ArmResult, drafter: Sequence[str], length: Sequence[str], more: Sequence[str]) -> str:
         prompts = [word for key in arm.prompts for word in ("--prompt", self.prompts.get(key, key))]
-        words = ["mlsd", "bench", self._called(arm.case.target), *drafter, *prompts, *length, *_settings(arm)]
-        return shlex.join([*words, *(("--db", self.database) if self.database else ()), *more])
+        command = ["mlsd", "bench", self._called(arm.case.target), *drafter, *prompts, *length, *_settings(arm)]
+        return shlex.join([*command, *(("--db", self.database) if self.database else ()), *more])
 
     def _called(self, model: ModelRef) -> str:
         return self.models.get(model.id, model.id)
@@ -89,42 +89,42 @@ def run_command(asked: Asked, **changes: Sequence[str]) -> str:
     named = {f"--{name.replace('_', '-')}": values for name, values in changes.items() if name != "suites"}
     changed = {**asked, **({"": changes["suites"]} if "suites" in changes else {}), **named}
     suites = changed.pop("", ())
-    return shlex.join(["mlsd", "run", *suites, *_words(changed)])
+    return shlex.join(["mlsd", "run", *suites, *_arguments(changed)])
 
 
-def _words(options: Asked) -> list[str]:
+def _arguments(options: Asked) -> list[str]:
     return [word for flag, values in options.items() for value in values for word in (flag, value) if word]
 
 
 def _settings(arm: ArmResult) -> list[str]:
     """Options of everything that is not as by default."""
     case = arm.case
-    words = [*options_of(case.sampling), *options_of(case.engine)]
-    words += [] if case.ignore_eog else ["--stop-at-eog"]
-    return words + ([] if case.rollback in ("auto", *_BREAKING) else ["--rollback", case.rollback])
+    options = [*options_of(case.sampling), *options_of(case.engine)]
+    options += [] if case.ignore_eog else ["--stop-at-eog"]
+    return options + ([] if case.rollback in ("auto", *_BREAKING) else ["--rollback", case.rollback])
 
 
 def options_of(given: Sampling | EngineOptions) -> list[str]:
     """What of these is not as by default, as options of a command."""
-    return _words(typed(given))
+    return _arguments(typed(given))
 
 
 def drafter_text(name: str, options: Mapping[str, OptionValue]) -> str:
     """A method with its options as `--drafter` takes them."""
-    own = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in options.items())
+    values = ",".join(f"{key}={str(v).lower() if isinstance(v, bool) else v}" for key, v in options.items())
     if ".py:" in name:
         from mlsd.drafters import user_methods  # which loads every method
 
         name = user_methods.as_typed(name)
-    return f"{name}:{own}" if own else name
+    return f"{name}:{values}" if values else name
 
 
 def parse_drafter(text: str, draft: ModelRef | None = None) -> DrafterSpec:
     """``NAME`` or ``NAME:option=value,...``, NAME of a method or ``FILE.py:CLASS``; values become bool, int or float if
     they can. Raises: InputError.
     """
-    found = re.fullmatch(r"([^=]+\.py:\w+|[^:]*)(?::(.*))?", text, re.DOTALL)
-    name, rest = (found[1], found[2] or "") if found else (text, "")
+    match = re.fullmatch(r"([^=]+\.py:\w+|[^:]*)(?::(.*))?", text, re.DOTALL)
+    name, rest = (match[1], match[2] or "") if match else (text, "")
     options: dict[str, OptionValue] = {}
     for part in filter(None, rest.split(",")):
         key, separator, value = part.partition("=")

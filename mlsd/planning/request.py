@@ -46,8 +46,8 @@ class DefaultArms(Record, frozen=True, kw_only=True):
 def default_arms(model: LocalModel) -> DefaultArms:
     """What to try on a target."""
     library = Library()
-    known = library.manifest.models.get(model.ref.id)
-    family, most = known and known.name.split()[0], _MOST_SHARE * (model.ref.n_bytes or 0)
+    listed = library.manifest.models.get(model.ref.id)
+    family, most = listed and listed.name.split()[0], _MOST_SHARE * (model.ref.n_bytes or 0)
     here, elsewhere = list[tuple[int, str]](), list[tuple[int, str]]()
     for entry in library.manifest:
         if _DRAFT not in entry.roles or entry.id == model.ref.id:
@@ -107,12 +107,12 @@ class BenchRequest(Timed, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse methods that cannot work on this target. Raises: UnsupportedError, InputError, ModelFileError."""
         super().__post_init__()
-        paths, known = {model.ref: model.path for model in self.models}, list[DrafterSpec]()
+        paths, specs = {model.ref: model.path for model in self.models}, list[DrafterSpec]()
         for spec, _ in self.arms:
             check_target(spec, self.target.path, None if spec.draft is None else paths[spec.draft])
-            if spec in known:
+            if spec in specs:
                 raise InputError(f"{spec.name} is asked for twice with the same options.", hint="Name it once.")
-            known.append(spec)
+            specs.append(spec)
 
     @property
     def files(self) -> tuple[LocalModel, ...]:
@@ -151,29 +151,29 @@ def study_request(
         overrides = replace(overrides, prompts=tuple(texts))
     library, profiles, given = Library(), load_profiles(), dict(models or {})
     if profile:
-        found = find_profile(profile, profiles)
+        bound = find_profile(profile, profiles)
     else:
-        found = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
-    chosen = tuple(_presets_written_out(suite) for suite in load_suites(named, found))
-    known = [*found.roles, *found.left_out]
+        bound = default_profile(profiles, lambda id_: library.locate(library.manifest.find(id_)) is not None)
+    chosen = tuple(_presets_written_out(suite) for suite in load_suites(named, bound))
+    allowed = [*bound.roles, *bound.left_out]
     for role in given:
-        if role not in known:
-            raise SuiteError(f"Profile {found.name} has no role {role!r}.", hint=choose(role, known))
-    roles, entries = {**found.roles, **given}, dict(library.manifest.models)
+        if role not in allowed:
+            raise SuiteError(f"Profile {bound.name} has no role {role!r}.", hint=choose(role, allowed))
+    roles, entries = {**bound.roles, **given}, dict(library.manifest.models)
     for role, model in roles.items():
         if is_file_name(model):
             entry = _file_entry(Path(model).expanduser().absolute(), entries)
             roles[role], entries[entry.id] = entry.id, entry
-    left_out = {role: why for role, why in found.left_out.items() if role not in roles}
+    left_out = {role: why for role, why in bound.left_out.items() if role not in roles}
     return StudyRequest(
         suites=chosen,
-        profile=replace(found, roles=roles, left_out=left_out),
+        profile=replace(bound, roles=roles, left_out=left_out),
         nobody_chose=not profile,
         library=Library(Manifest(models=entries, files=library.manifest.files)),
         overrides=overrides,
         prompts=texts,
         models=given,
-        asked=study_asked(named, profile or found.name, given, given_overrides),
+        asked=study_asked(named, profile or bound.name, given, given_overrides),
     )
 
 
@@ -202,12 +202,12 @@ def _presets_written_out(suite: Suite) -> Suite:
     return replace(suite, parts=tuple(parts))
 
 
-def _file_entry(path: Path, known: Mapping[str, ModelEntry]) -> LocalFile:
+def _file_entry(path: Path, entries: Mapping[str, ModelEntry]) -> LocalFile:
     """A file as a model of its own, called as it is."""
     if not path.is_file():
         raise ModelFileError(f"{path} does not exist.", hint="Give a GGUF file, or an id of `mlsd models list`.")
     id_ = re.sub("[^a-z0-9._-]", "-", path.stem.lower())
-    while id_ in known and getattr(known[id_], "file", None) != str(path):
+    while id_ in entries and getattr(entries[id_], "file", None) != str(path):
         id_ = f"{id_}-file"
     architecture = Source(path).architecture
     return LocalFile(id=id_, name=path.stem, architecture=architecture, quantization="of a file", file=str(path))
@@ -282,15 +282,15 @@ def _with_drafts(
 ) -> tuple[list[DrafterSpec], list[LocalModel]]:
     """Every method with each draft that it takes, and all these; drafts that no method takes are draft models."""
     specs, files = list[DrafterSpec](), list[LocalModel]()
-    chosen = [(spec, own) for spec, own in chosen if spec.name != NO_DRAFTER]
-    if drafts and not any(find_method(spec.name).needs and own is None for spec, own in chosen):
+    chosen = [(spec, named) for spec, named in chosen if spec.name != NO_DRAFTER]
+    if drafts and not any(find_method(spec.name).needs and named is None for spec, named in chosen):
         chosen.insert(0, (DrafterSpec(name=DRAFT_MODEL), None))
-    for spec, own in chosen:
+    for spec, named in chosen:
         needed = find_method(spec.name).needs
-        if needed is None and own is None:
+        if needed is None and named is None:
             specs.append(spec)
             continue
-        taken = drafts if own is None else [resolve_model(own, make=True)]
+        taken = drafts if named is None else [resolve_model(named, make=True)]
         if not taken:
             raise InputError(f"The {spec.name} method needs a {needed}.", hint="Name one with --draft.")
         specs += [replace(spec, draft=draft.ref) for draft in taken]
@@ -314,8 +314,8 @@ def _arms(specs: Sequence[DrafterSpec], gammas: Sequence[int | str]) -> Iterator
 
 def _each_once(what: str, named: Iterable[tuple[str, T]]) -> dict[str, T]:
     """By name, each once. Raises: InputError for two different ones of one name."""
-    found: dict[str, T] = {}
-    for name, one in named:
-        if found.setdefault(name, one).ref != one.ref:
+    values: dict[str, T] = {}
+    for name, value in named:
+        if values.setdefault(name, value).ref != value.ref:
             raise InputError(f"Two different {what} are called {name!r}.", hint="Rename one of the files.")
-    return found
+    return values

@@ -84,20 +84,20 @@ def load_suites(names: Iterable[str], profile: Profile | None = None) -> tuple[S
 
     Raises: SuiteError for an unknown name (it lists what exists) and for a file that is not a valid suite.
     """
-    known = suite_names()
+    shipped = suite_names()
     chosen: dict[str, Suite] = {}
     for name in names:
         if name.endswith(".toml"):
             suite = read_suite(Path(name))
-        elif name.upper() in known:
+        elif name.upper() in shipped:
             suite = _in_profile(read_suite(data_path("suites") / f"{name.lower()}.toml"), profile)
         else:
-            hint = choose(name, known, ", or give the path of a TOML file")
+            hint = choose(name, shipped, ", or give the path of a TOML file")
             raise SuiteError(f"There is no suite called {name!r}.", hint=hint)
         if chosen.setdefault(suite.name, suite) != suite:
             raise SuiteError(f"Two different suites are called {suite.name!r}.", hint="Rename one of them.")
     if not chosen:
-        raise SuiteError("No suite was named.", hint=f"Choose from {', '.join(known)}.")
+        raise SuiteError("No suite was named.", hint=f"Choose from {', '.join(shipped)}.")
     return tuple(chosen.values())
 
 
@@ -149,14 +149,14 @@ def _fault(path: Path, key: str, value: object, needed: str) -> SuiteError:
 
 def load_profiles(path: Path | None = None) -> dict[str, Profile]:
     """Every profile by name, smallest models first. Raises: SuiteError that names the file, the key and the value."""
-    place = path or data_path("suites") / PROFILES_FILE
+    file = path or data_path("suites") / PROFILES_FILE
     profiles = {}
-    for name, table in read_toml(place, SuiteError).items():
-        profile = convert(table, Profile, str(place), SuiteError, key=name)
+    for name, table in read_toml(file, SuiteError).items():
+        profile = convert(table, Profile, str(file), SuiteError, key=name)
         if both := sorted(set(profile.roles) & set(profile.left_out)):
-            raise _fault(place, f"{name}.left_out", both, "only roles that are not bound to a model")
+            raise _fault(file, f"{name}.left_out", both, "only roles that are not bound to a model")
         if profile.name:
-            raise _fault(place, f"{name}.name", profile.name, "absent: the table's own name is the name")
+            raise _fault(file, f"{name}.name", profile.name, "absent: the table's own name is the name")
         profiles[name] = replace(profile, name=name)
     return profiles
 
@@ -168,17 +168,17 @@ def find_profile(name: str, profiles: Mapping[str, Profile] | None = None) -> Pr
     """
     if name.endswith(".toml"):
         path = Path(name)
-        own = load_profiles(path)
-        if len(own) != 1:
-            raise SuiteError(f"{path} holds {len(own)} profiles.", hint="Give a file with one table.")
-        (profile,) = own.values()
+        loaded = load_profiles(path)
+        if len(loaded) != 1:
+            raise SuiteError(f"{path} holds {len(loaded)} profiles.", hint="Give a file with one table.")
+        (profile,) = loaded.values()
         folder = path.absolute().parent
         files = {role: str(folder / Path(m).expanduser()) for role, m in profile.roles.items() if is_file_name(m)}
         return replace(profile, roles=profile.roles | files)
-    known = load_profiles() if profiles is None else profiles
-    if name not in known:
-        raise SuiteError(f"There is no profile called {name!r}.", hint=choose(name, known, ", or give a TOML file"))
-    return known[name]
+    offered = load_profiles() if profiles is None else profiles
+    if name not in offered:
+        raise SuiteError(f"There is no profile called {name!r}.", hint=choose(name, offered, ", or give a TOML file"))
+    return offered[name]
 
 
 def is_file_name(model: str) -> bool:

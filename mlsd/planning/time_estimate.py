@@ -46,7 +46,7 @@ class TimeEstimate(Record, frozen=True, kw_only=True):
     sources: dict[RateSource, int]  # source -> trials whose rate comes from it
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The time, and the range that it lies in where it has one: ``3 h 20 min (2 h 40 min to 4 h 10 min)``."""
         low, high = self.low_seconds, self.high_seconds
         middle = format_duration(self.seconds)
@@ -64,24 +64,24 @@ def estimate_time(
     load begins with a whole trial that does not count.
     """
     sums, sources, n_trials = [0.0, 0.0, 0.0], Counter[RateSource](), 0
-    known: dict[str, Rate | None] = {}
+    rates: dict[str, Rate | None] = {}
     for load in loads:
         warm: set[str] = set()
         for trial in load.slots:
             n_trials += 1
-            if trial.case_id not in known:
-                known[trial.case_id] = tok_s(trial.case)
-            rate = known[trial.case_id]
+            if trial.case_id not in rates:
+                rates[trial.case_id] = tok_s(trial.case)
+            rate = rates[trial.case_id]
             if rate is None:
                 continue
             sources[rate.source] += 1
-            one = (trial.case.n_predict - 1) / rate.decode_tok_s + (rate.prefill_ns or 0.0) / NS_PER_S
+            trial_s = (trial.case.n_predict - 1) / rate.decode_tok_s + (rate.prefill_ns or 0.0) / NS_PER_S
             arm = _arm_key(trial.case)
             times = 2 if warmed and arm not in warm else 1
             warm.add(arm)
             heating = _HEAT_PASSES / rate.decode_tok_s if rest_s is None and trial.case.arm == "ar" else 0.0
             ends = (rate.faster, 1.0, rate.slower)
-            sums = [total + (times * one + heating) * end for total, end in zip(sums, ends, strict=True)]
+            sums = [total + (times * trial_s + heating) * end for total, end in zip(sums, ends, strict=True)]
         if warm and rest_s:
             sums = [total + rest_s * (len(load.blocks) - 1) for total in sums]
     n_known = sum(sources.values())
@@ -101,9 +101,9 @@ def preparation_s(load: Job, earlier: Iterable[Iterable[StageTime]] = ()) -> flo
 
     ``2 s + bytes / 1 GB/s + 64 passes of each speculative arm at 8 GB/s``.
     """
-    known = [wall_ns(stages, PREPARATION) / NS_PER_S for stages in earlier]
-    if known:
-        return known[-1]
+    spans_s = [wall_ns(stages, PREPARATION) / NS_PER_S for stages in earlier]
+    if spans_s:
+        return spans_s[-1]
     n_bytes = sum(ref.n_bytes or 0 for ref in load.refs)
     n_checked = sum(case.arm == "sd" for case in load.cases.values())
     return _START_S + n_bytes / _READ_BYTES_S + n_checked * _CHECK_PASSES * n_bytes / _PASS_BYTES_S
@@ -121,12 +121,12 @@ def rates_from_results(trials: Iterable[Trial], cases: Mapping[str, Case]) -> To
         by_arm[_arm_key(case)].append((rate, None))
 
     def tok_s(case: Case) -> Rate | None:
-        found = exact.get(case.id) or by_arm.get(_arm_key(case))
-        if not found:
+        rates = exact.get(case.id) or by_arm.get(_arm_key(case))
+        if not rates:
             return None
-        prefills = [prefill for _, prefill in found if prefill is not None]
+        prefills = [prefill for _, prefill in rates if prefill is not None]
         return Rate(
-            decode_tok_s=statistics.median(rate for rate, _ in found),
+            decode_tok_s=statistics.median(rate for rate, _ in rates),
             prefill_ns=statistics.median(prefills) if prefills else None,
             source="results",
         )
@@ -173,8 +173,8 @@ def _trial_s(
     case: Case, target: Work, draft: Work | None, on: Runtime, n_prompt: int, scale: float | None
 ) -> tuple[float, float, float]:
     """Seconds of a whole trial on one chip: at best, in the middle, at worst."""
-    own = scale or 1.0
-    plain, fill = own * on.plain_ms(target), own * on.prefill_ms(target)
+    factor = scale or 1.0
+    plain, fill = factor * on.plain_ms(target), factor * on.prefill_ms(target)
     spread = on.spread(target) if scale is None else math.sqrt(on.spread(target))
     n_filled, n_decoded = n_prompt, case.n_predict - 1
     decoding, faster, slower = n_decoded * plain, 1 / spread, spread

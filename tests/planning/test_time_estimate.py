@@ -103,7 +103,7 @@ def test_every_arm_of_a_load_is_warmed_by_a_whole_trial_on_a_gpu():
     cold, warm = (estimate_time(PLAN.loads, tok_s, warmed=warmed) for warmed in (False, True))
     assert (cold.seconds, warm.seconds) == (pytest.approx(120), pytest.approx(140))
     assert (warm.low_seconds, warm.high_seconds) == (pytest.approx(70), pytest.approx(280))
-    assert warm.words == "2 min 20 s (1 min 10 s to 4 min 40 s)"
+    assert warm.text == "2 min 20 s (1 min 10 s to 4 min 40 s)"
 
 
 def test_getting_ready_takes_what_it_took_before_and_longer_for_larger_files_where_nothing_is_known():

@@ -59,11 +59,11 @@ def bench(ctx: click.Context, /, target: str, as_json: bool, replay: Path | None
 
     asked, db = BenchOptions(target, **options | _defaults(ctx)), options["db"]
     request = resolve_bench(asked)
-    if (found := request.default_arms) is not None:
-        missing = "" if found.drafts else " No matching draft found."
-        note(f"No method given: trying {', '.join((*found.drafters, *found.drafts))}.{missing}")
-        if found.to_get:
-            note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, found.to_get))}")
+    if (default := request.default_arms) is not None:
+        missing = "" if default.drafts else " No matching draft found."
+        note(f"No method given: trying {', '.join((*default.drafters, *default.drafts))}.{missing}")
+        if default.to_get:
+            note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, default.to_get))}")
     from mlsd.cli.watch import make_watcher, say_warnings
     from mlsd.measure.parent.requests import bench as run_bench
     from mlsd.trials.fields import arm_object
@@ -101,20 +101,20 @@ def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replay
     """The controls of a study, put among the drafters; its gammas are measured where none were given."""
     from mlsd.analysis.predict.replay import replays
 
-    found = replays(study, target)
-    options["drafters"] = (*options["drafters"], *(one.drafter for one in found))
-    options["gammas"] = options["gammas"] or tuple(sorted({gamma for one in found for gamma in one.gammas}))
-    for one in found:
-        note(f"Replaying {one.words}.")
-    return found
+    replayed = replays(study, target)
+    options["drafters"] = (*options["drafters"], *(control.drafter for control in replayed))
+    options["gammas"] = options["gammas"] or tuple(sorted({gamma for control in replayed for gamma in control.gammas}))
+    for control in replayed:
+        note(f"Replaying {control.words}.")
+    return replayed
 
 
 def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
     from mlsd.trials.decisions import times
 
-    words = {str(parse_drafter(one.drafter).options["accept"]): one.words for one in replayed}
+    sources = {str(parse_drafter(one.drafter).options["accept"]): one.words for one in replayed}
     for arm in result.results:
-        source = words.get(str(arm.case.drafter.options.get("accept"))) if arm.control else None
+        source = sources.get(str(arm.case.drafter.options.get("accept"))) if arm.control else None
         if source is not None and arm.ratio is not None:
             say(f"{times(arm.ratio)} at gamma {arm.case.gamma} on {arm.text}: the acceptance of {source}.")
 
@@ -187,15 +187,15 @@ def search(target: str, as_json: bool, **options: Any) -> list[ArmResult]:
         note_left_out(store)
     question = Invocation.of(result.models, request.setting.prompts, db)
     answers = [] if result.answer is None else [result.answer]
-    found = answer_objects(answers, result.models, question, result.stages, result.database)
+    shown = answer_objects(answers, result.models, question, result.stages, result.database)
     if as_json:
         arms = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}
-        print_json({"database": result.database, "settings": arms, "answers": found, **about})
+        print_json({"database": result.database, "settings": arms, "answers": shown, **about})
         return list(result.results)
     if verbosity.get() != "quiet":
         print_table(settings_table(request, result, *head_lines(result.database, result.results)))
-    say_answers(found, result.stages)
+    say_answers(shown, result.stages)
     if result.answer is None:
         say("Answer: no setting could be measured.")
     note(f"Stopped: {result.stopped}. Trials in {result.database}.")

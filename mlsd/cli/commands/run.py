@@ -171,7 +171,7 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
     if to_get:
         took = None if n_bytes is None else n_bytes * 8 / (_LINE_MBIT_S * 1e6)
         note(f"In all {format_bytes(n_bytes)}: {format_duration(took)} at {_LINE_MBIT_S} Mbit/s.")
-        duration = "duration unknown" if forecast.time.seconds is None else forecast.time.words
+        duration = "duration unknown" if forecast.time.seconds is None else forecast.time.text
         note(f"{forecast.time.n_trials} trials; {duration}.")
         if (first := planned.next_to_bring()) is not None:
             names = ", ".join(ref.id for ref in first.missing)
@@ -314,14 +314,14 @@ def _print_plan(planned: Plan, forecast: Forecast) -> None:
         print_table(load_table(forecast))
         print_table(memory_table(forecast.memory, arms=columns() is None))
     for left in planned.left_out:
-        say(left.words)
+        say(left.sentence)
 
 
 def _needs(planned: Plan, forecast: Forecast) -> list[str]:
     n_paired = planned.paired_baselines
     kinds = f" ({sum(planned.study_trials.values())} study trials, {n_paired} paired baselines)" if n_paired else ""
     cases = f"{len(planned.cases())} cases, {forecast.time.n_trials} trials{kinds}, {len(forecast.memory)} loads"
-    lines = [cases, f"time: {forecast.time.words}"]
+    lines = [cases, f"time: {forecast.time.text}"]
     if not forecast.time.n_trials:
         lines[1] = "nothing to measure: take other suites, a larger profile, or models of your own (--model ROLE=MODEL)"
     elif forecast.time.seconds is None:

@@ -96,8 +96,8 @@ def measure_bandwidth(
             for n in threads
             for repeat, speed in enumerate(stream_read(read_mb << 20, n, 2 * repeats + 1))
         )
-        with tempfile.TemporaryDirectory() as place:
-            models = write_models(Path(place), sizes_bytes, quants, watcher or Watcher())
+        with tempfile.TemporaryDirectory() as folder:
+            models = write_models(Path(folder), sizes_bytes, quants, watcher or Watcher())
             passes = tuple(time_models(models, engine, repeats))
         store.add_figures(run_id, [*reads, *passes])
     return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)
@@ -146,14 +146,14 @@ def write_models(
     folder: Path, sizes_bytes: Sequence[int], quants: Sequence[str], watcher: Watcher
 ) -> list[tuple[str, int, Path]]:
     """One synthetic model for each size and quant: (quant, bytes a token reads, path)."""
-    made = []
+    written = []
     for quant, size in itertools.product(quants, sizes_bytes):
         recipe = from_shape(shape_of_bytes(size, quant), quant=quant)
         path = folder / f"{recipe.name}.gguf"
         watcher.tell(f"writing {recipe.name}")
         write_synthetic(path, recipe)
-        made.append((quant, recipe.weight.active.n_bytes, path))
-    return made
+        written.append((quant, recipe.weight.active.n_bytes, path))
+    return written
 
 
 def time_models(models: Sequence[tuple[str, int, Path]], engine: EngineOptions, blocks: int) -> Iterator[TimedPass]:

@@ -274,18 +274,18 @@ class OpenRun:
             except DatabaseLockedError as error:  # what was measured is kept until it can be stored
                 self._watcher.tell(f"{error.message} The block that was measured is kept; trying again.")
                 time.sleep(_AGAIN_S)
-        self._earlier += (one.trial for one in stored if one.trial.tokens)
+        self._earlier += (row.trial for row in stored if row.trial.tokens)
         if again:
             self.done.pop(block.key, None)
         else:
-            self.done[block.key] = tuple(one.trial for one in stored)
-            for slot, one in zip(block.slots, stored, strict=True):
-                self._watcher.trial(slot, one.trial)
+            self.done[block.key] = tuple(row.trial for row in stored)
+            for slot, row in zip(block.slots, stored, strict=True):
+                self._watcher.trial(slot, row.trial)
         return stored
 
     def ready(self, load: Job, blocks: Iterable[Block]) -> Job:
         """A load with some of its blocks, and with what this machine and build gave before: plain outputs, prefills."""
-        known: dict[tuple[str, int], Reference] = {}
+        references: dict[tuple[str, int], Reference] = {}
         timed, compared, cases = dict[str, None](), dict[str, None](), load.cases
         for trial in (trial for trial in self._earlier if trial.case_id in cases):
             case = cases[trial.case_id]
@@ -295,12 +295,12 @@ class OpenRun:
                 compared[trial.case_id] = None
             if case.arm == "ar" and case.sampling.greedy and trial.prompt_sha256 is not None:
                 reference = Reference(prompt_sha256=trial.prompt_sha256, n_predict=case.n_predict, tokens=trial.tokens)
-                known.setdefault((trial.prompt_sha256, case.n_predict), reference)
+                references.setdefault((trial.prompt_sha256, case.n_predict), reference)
         slots = tuple(slot for block in blocks for slot in block.slots)
         return msgspec.structs.replace(
             load,
             slots=slots,
-            references=tuple(known.values()),
+            references=tuple(references.values()),
             timed_prefills=tuple(timed),
             compared_memories=tuple(compared),
         )
@@ -350,5 +350,5 @@ class OpenRun:
 
 def next_repeat(store: Store, environment: Environment, case_ids: Collection[str]) -> int:
     """The number after the last repeat that this machine and build ran of any of these cases."""
-    known = store.blocks(environment)
-    return 1 + max((key.repeat for key, statuses in known.items() if statuses.keys() & case_ids), default=-1)
+    stored = store.blocks(environment)
+    return 1 + max((key.repeat for key, statuses in stored.items() if statuses.keys() & case_ids), default=-1)

@@ -47,9 +47,9 @@ from mlsd.planning.job import Job
 from mlsd.records import BackendInfo, EngineOptions, Record
 
 THIS = "."
-_FOUND = "mlsd-found:"
+_ORIGIN = "mlsd-found:"
 # Asked of an interpreter: the package, or failing that a package that ships libllama.
-_FIND = f"import importlib.util as u; s = u.find_spec('llama_cpp'); print({_FOUND!r}, s.origin if s else '', sep='')"
+_FIND = f"import importlib.util as u; s = u.find_spec('llama_cpp'); print({_ORIGIN!r}, s.origin if s else '', sep='')"
 _ANSWER_S = 30
 _PLACES = ("", "lib", "bin", "lib64", "libexec", "lib/*", "*", "*/lib", "*/bin")  # of libraries below a folder
 _MOST_BYTES = 4 << 30  # of libraries, or of a wheel unpacked
@@ -212,7 +212,7 @@ def _package_of(interpreter: Path) -> Path | None:
         done = output_of(command, timeout_s=_ANSWER_S, variables=variables, cwd=empty_dir())
     except OSError as error:
         raise InputError(f"{interpreter} does not run: {error}.", hint=_HINT) from error
-    origin = next((line.removeprefix(_FOUND) for line in done.stdout.splitlines() if line.startswith(_FOUND)), None)
+    origin = next((line.removeprefix(_ORIGIN) for line in done.stdout.splitlines() if line.startswith(_ORIGIN)), None)
     if done.returncode or origin is None:
         complaint = done.stderr.strip().splitlines() or ["it answered nothing"]
         raise InputError(
@@ -269,7 +269,7 @@ _START_S, _PATIENCE_S = (600.0 if sys.platform == "darwin" else 50.0), 1_200.0
 # Loading a build takes about as long as all passes of the embedded model, on an idle processor as on a busy one.
 _CHECK_STARTS, _CHECK_S = 20.0, 30.0
 _OF_DEVICES = ("GGML_", "VK_", "CUDA_", "HIP_")  # variables that choose a device, its driver or its kernels
-_OWN = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice
+_TWICE = ("llama_cpp", "lib")  # llama-cpp-python installs its libraries twice
 _PREFIXES = ("/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew", "/usr")
 
 
@@ -350,7 +350,7 @@ def known_builds() -> Iterator[str]:
     for pattern in ("*/lib*/libllama.*", "*/libllama.*", "*/bin/llama.dll"):
         for library in sorted(packages.glob(pattern)):
             package = packages / library.relative_to(packages).parts[0]
-            if package.name not in _OWN:
+            if package.name not in _TWICE:
                 yield str(package)
     prefixes = [os.environ.get("CONDA_PREFIX"), os.environ.get("HOMEBREW_PREFIX"), *_PREFIXES]
     for prefix in dict.fromkeys(filter(None, prefixes)):

@@ -125,26 +125,26 @@ def plain_points(trials: Iterable[Trial]) -> Points:
     """Decode tok/s of the AR arm over the run, by case."""
     points: Points = defaultdict(list)
     for trial in trials:
-        own = speed(trial) if trial.arm == "ar" else None
-        if own is not None:
-            points[trial.case_id].append((_seconds(trial.started_at), math.log(own)))
+        tok_s = speed(trial) if trial.arm == "ar" else None
+        if tok_s is not None:
+            points[trial.case_id].append((_seconds(trial.started_at), math.log(tok_s)))
     return points
 
 
 def anchor_points(trials: Iterable[Trial]) -> dict[str, Points]:
     """Passes timed between blocks, as -ln of their time, of each target and width: narrow and wide ones apart."""
-    found: dict[str, Points] = {}
-    known = set()
+    points: dict[str, Points] = {}
+    seen = set()
     for trial in trials:
         anchors = None if trial.conditions is None else trial.conditions.anchors
-        if anchors is None or anchors in known:  # all trials of a block carry the same
+        if anchors is None or anchors in seen:  # all trials of a block carry the same
             continue
-        known.add(anchors)
+        seen.add(anchors)
         when, name = _seconds(trial.started_at), f"{anchors.target} {anchors.width}"
         for which, span_ns in (("one position", anchors.one_ns), ("the widest", anchors.wide_ns)):
             if span_ns is not None:
-                found.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))
-    return found
+                points.setdefault(which, defaultdict(list))[name].append((when, -math.log(max(span_ns, 1))))
+    return points
 
 
 def drift_of(points: Mapping[str, Sequence[tuple[float, float]]]) -> Drift | None:
@@ -235,11 +235,11 @@ def _scattered(trials: Sequence[Trial]) -> Iterator[QualityWarning]:
             sentence = f"The {len(speeds)} repeats scatter by {format_percent(spread)} (standard deviation over mean)."
             advice = "Add repeats (--repeats), or find out what disturbs the machine."
             yield _warning("wide_spread", sentence, advice, case_id)
-    if words := _trend_words("Plain decoding", drift_of(plain_points(trials))):
-        yield _warning("baseline_drift", words, _SETTLE)
+    if trend := _trend_words("Plain decoding", drift_of(plain_points(trials))):
+        yield _warning("baseline_drift", trend, _SETTLE)
     for width, points in anchor_points(trials).items():
-        if words := _trend_words(f"Passes over {width}, timed between blocks,", drift_of(points)):
-            yield _warning("anchor_drift", words, _SETTLE)
+        if trend := _trend_words(f"Passes over {width}, timed between blocks,", drift_of(points)):
+            yield _warning("anchor_drift", trend, _SETTLE)
 
 
 def _trend_words(what: str, drift: Drift | None) -> str | None:

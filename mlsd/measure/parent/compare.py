@@ -126,12 +126,12 @@ def compare(
             with suppress(KeyboardInterrupt), ExitStack() as runs:
                 interrupted = True  # until the last block ends; what ends it early leaves its runs `interrupted`
                 for side in sides.values():
-                    own = {"role": side.role, "build": side.build.label, "fingerprint": side.build.fingerprint}
+                    of_side = {"role": side.role, "build": side.build.label, "fingerprint": side.build.fingerprint}
                     plan = Experiment(
                         loads=(side.job,),
                         environment=side.environment,
                         facts=tuple(model_facts(model.path, ref=model.ref) for model in side.request.files),
-                        record={"command": COMMAND, "session": session, "looks": request.stopping, **own},
+                        record={"command": COMMAND, "session": session, "looks": request.stopping, **of_side},
                     )
                     settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
                     side.run = runs.enter_context(begun(plan, store, settings, watcher))
@@ -156,7 +156,7 @@ def compare(
         session=session,
         n_blocks=n_blocks,
         interrupted=interrupted,
-        warnings=tuple(dict.fromkeys(w for own in warnings for w in own)),
+        warnings=tuple(dict.fromkeys(w for of_side in warnings for w in of_side)),
         stages=_stages(measured),
     )
 
@@ -184,9 +184,9 @@ def _builds(request: CompareRequest, watcher: Watcher) -> tuple[Build, Build]:
 def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -> dict[str, _Side]:
     """Every side, its build checked in a worker of its own."""
     sides: dict[str, _Side] = {}
-    for place, build in enumerate(builds):
-        own = request.other if place and request.other is not None else request.bench
-        _, (job,) = fit_here(plan_bench(own).loads)
+    for number, build in enumerate(builds):
+        bench = request.other if number and request.other is not None else request.bench
+        _, (job,) = fit_here(plan_bench(bench).loads)
         try:
             fits = check_build(build, job)
         except MlsdError as error:
@@ -196,9 +196,9 @@ def _sides(request: CompareRequest, builds: Sequence[Build], watcher: Watcher) -
             raise
         environment = read_environment(fits.backend)
         job = msgspec.structs.replace(job, cool_down_s=cool_down_of(None, environment))
-        sides[str(place)] = _Side(str(place), build, own, job, environment)
+        sides[str(number)] = _Side(str(number), build, bench, job, environment)
         where = f"{build.name}: llama-cpp-python {fits.backend.binding_version}, {fits.backend.build}"
-        watcher.tell(f"{_CALLED[str(place)]}: {where}, {fits.backend.backend}; {fits.backend.system_info}")
+        watcher.tell(f"{_CALLED[str(number)]}: {where}, {fits.backend.backend}; {fits.backend.system_info}")
     if request.control:
         sides[CONTROL] = _Side(CONTROL, builds[0], sides["0"].request, sides["0"].job, sides["0"].environment)
     return sides
@@ -250,21 +250,21 @@ def _judge_outputs(sides: dict[str, _Side], store: Store) -> None:
     """Where the plain output of a side is not the first side's: a near tie, or another model; stored as a warning."""
 
     def output(side: _Side, case: Case) -> tuple[int, ...]:
-        found = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, failed=False), rounds=False)
-        return next((stored.trial.tokens for stored in found), ())
+        rows = store.trials(TrialFilter(run_id=side.run.run_id, case_id=case.id, failed=False), rounds=False)
+        return next((stored.trial.tokens for stored in rows), ())
 
     base = sides["0"]
     for side in (side for role, side in sides.items() if role not in ("0", CONTROL) and side.run.n_run):
         theirs = {slot.case.prompt: slot.case for slot in side.job.slots if slot.case.arm == "ar"}
         for case in base.job.cases.values():
             if case.arm == "ar" and case.sampling.greedy and case.prompt in theirs:
-                own, other = output(base, case), output(side, theirs[case.prompt])
-                if own and other and own != other:
-                    store.add_warnings(side.run.run_id, [_output_warning(base, side, case, own, other)])
+                ours, other = output(base, case), output(side, theirs[case.prompt])
+                if ours and other and ours != other:
+                    store.add_warnings(side.run.run_id, [_output_warning(base, side, case, ours, other)])
 
 
 def _output_warning(
-    base: _Side, side: _Side, case: Case, own: tuple[int, ...], other: tuple[int, ...]
+    base: _Side, side: _Side, case: Case, tokens: tuple[int, ...], other: tuple[int, ...]
 ) -> QualityWarning:
     """What both builds say of what the other side wrote."""
 
@@ -279,7 +279,7 @@ def _output_warning(
         ours = call(partial(read_logits, job(base), other), base.build.variables(), doing=doing)
         theirs = call(partial(read_logits, job(side), other, ours.ids), side.build.variables(), doing=doing)
         rows = [np.asarray(read.logits, dtype=np.float32) for read in (ours, theirs)]
-        judged = of_other_build(other, own, rows[0], rows[1])
+        judged = of_other_build(other, tokens, rows[0], rows[1])
     except MlsdError as error:
         return QualityWarning(
             code=f"{OUTPUT}diverged",

@@ -72,15 +72,15 @@ class BlockJudge:
             status = Status.HOT if self._tries[block.key] >= MOST_TRIES else Status.DISTURBED
             yield self._marked(block.key, dict.fromkeys(range(len(trials)), heat), status)
             return
-        places = [(key, place) for key, judged in self._measured.items() for place in range(len(judged.trials))]
-        found = disturbed([self._measured[key].trials[place] for key, place in places], on_device=self._on_device)
+        places = [(key, index) for key, judged in self._measured.items() for index in range(len(judged.trials))]
+        reason_of = disturbed([self._measured[key].trials[index] for key, index in places], on_device=self._on_device)
         reasons: dict[BlockKey, dict[int, str]] = defaultdict(dict)
-        for at, reason in found.items():
-            key, place = places[at]
-            if self._measured[key].trials[place].status is Status.VALID:
-                reasons[key][place] = reason
-        for key, own in reasons.items():
-            yield self._marked(key, own, Status.DISTURBED)
+        for at, reason in reason_of.items():
+            key, index = places[at]
+            if self._measured[key].trials[index].status is Status.VALID:
+                reasons[key][index] = reason
+        for key, of_block in reasons.items():
+            yield self._marked(key, of_block, Status.DISTURBED)
         if block.key not in reasons:
             yield self._measured[block.key]
 
@@ -115,27 +115,27 @@ def disturbed(trials: Sequence[Trial], *, on_device: bool = False) -> dict[int, 
     not, and heat is one of the reasons.
     """
     by_case = defaultdict(list)
-    for place, trial in enumerate(trials):
+    for index, trial in enumerate(trials):
         c = trial.conditions
         if trial.status is Status.FAILED or c is None or c.generation_ns is None or c.processor_ns is None:
             continue
         wall_ns = trial.decode_ns if on_device and trial.decode_ns is not None else c.generation_ns
-        by_case[trial.case_id].append((place, wall_ns, c.processor_ns))
-    found = {}
-    for place, trial in enumerate(trials):
+        by_case[trial.case_id].append((index, wall_ns, c.processor_ns))
+    reasons = {}
+    for index, trial in enumerate(trials):
         took_ns = 0 if trial.conditions is None else trial.conditions.generation_ns or 0
         idle_ns = 0 if on_device or trial.status is Status.FAILED else waited_ns(trial)
         if idle_ns > max(DISTURBED_NS, WAITED_SHARE * took_ns):
-            found[place] = f"no thread of the worker ran for {idle_ns / 1e9:.1f} of {took_ns / 1e9:.1f} s"
+            reasons[index] = f"no thread of the worker ran for {idle_ns / 1e9:.1f} of {took_ns / 1e9:.1f} s"
     for case in by_case.values():
-        for place, wall, processor in case if len(case) > 1 else ():
-            usual = statistics.median(w for i, w, _ in case if i != place)
-            computed = statistics.median(p for i, _, p in case if i != place)
-            own = 0.0 if on_device else max(0.0, processor - computed) * usual / max(computed, 1.0)
-            waited = (wall - usual) - own
+        for index, wall, processor in case if len(case) > 1 else ():
+            usual = statistics.median(w for i, w, _ in case if i != index)
+            computed = statistics.median(p for i, _, p in case if i != index)
+            computed_more = 0.0 if on_device else max(0.0, processor - computed) * usual / max(computed, 1.0)
+            waited = (wall - usual) - computed_more
             if waited > max(DISTURBED_NS, WAITED_SHARE * usual):
                 what = "heat, sleep or other work on the device took" if on_device else "the worker waited for"
-                found[place] = (
+                reasons[index] = (
                     f"{what} {waited / 1e9:.1f} of {wall / 1e9:.1f} s; its other repeats took {usual / 1e9:.1f} s"
                 )
-    return found
+    return reasons

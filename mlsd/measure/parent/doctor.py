@@ -96,10 +96,10 @@ def profile_fits(
             models |= size_models(used[profile.name], library)
             loaded = set[str]()
             for at_once in (False, True):
-                own = [suite for suite in suites if (suite.name == AT_ONCE) is at_once]
+                measured = [suite for suite in suites if (suite.name == AT_ONCE) is at_once]
                 # Models that a suite names by id are in every profile, and no reason to choose one.
                 of_profile = {*profile.roles.values()}
-                planned = expand(own, profile, known_models(library)).loads
+                planned = expand(measured, profile, known_models(library)).loads
                 loads = [load for load in planned if {ref.id for ref in load.refs} <= of_profile]
                 ids = {ref.id: None for load in loads for ref in load.refs}
                 models |= size_models(ids, library)  # named by id
@@ -207,9 +207,9 @@ def condition_checks(
     )
 
 
-def write_self_check(path: Path, found: SelfCheck) -> None:
+def write_self_check(path: Path, check: SelfCheck) -> None:
     """Write a report. Raises: InputError when the file cannot be written."""
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(check)).decode() + "\n")
 
 
 def read_self_check(path: Path) -> SelfCheck:

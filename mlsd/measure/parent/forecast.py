@@ -72,8 +72,8 @@ def plan_study(
         rest_s, warmed = cool_down_of(cool_down_s, environment), environment.backend != "CPU"
     else:
         budget, rest_s, warmed = mac_budget(mac_gib * GIB), cool_down_s, True
-    found = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in plan.missing}
-    elsewhere = {id_: str(paths[0]) for id_, paths in found.items() if paths}
+    paths_of = {id_: library.elsewhere(library.manifest.find(id_)) for id_ in plan.missing}
+    elsewhere = {id_: str(paths[0]) for id_, paths in paths_of.items() if paths}
     to_get = [sizes[model] for model in plan.missing if model not in elsewhere]
     return plan, Forecast(
         memory=judge_loads(memory, budget),
@@ -98,8 +98,8 @@ def _tok_s(models: Iterable[str], environment: Environment, db: Path | None, chi
     if db is None:
         return public()
     with Store.open(db, create=False, read_only=True) as store:
-        own = {run.id for run in store.runs() if run.environment.host == environment.host}
-        trials = [one.trial for one in store.trials(rounds=False) if one.run_id in own]
+        ids = {run.id for run in store.runs() if run.environment.host == environment.host}
+        trials = [one.trial for one in store.trials(rounds=False) if one.run_id in ids]
         cases = store.cases()
     results = rates_from_results(trials, cases)
     works |= {id_: _work(id_) for id_ in {case.target.id for case in cases.values()} - works.keys()}
@@ -116,9 +116,9 @@ def _work(model_id: str) -> Work | None:
 
 def _chips(request: StudyRequest, environment: Environment, *, here: bool) -> dict[str, AppleChip]:
     """The chip of a Mac by name; on another system those that were sold with the memory of the profile's Mac."""
-    own = apple_chip(environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores)
-    if own is not None:
-        return {(environment.chip or "").removeprefix("Apple "): own}
+    mac = apple_chip(environment.chip or "", peak_gb_s=environment.peak_bandwidth_gb_s, gpu_cores=environment.gpu_cores)
+    if mac is not None:
+        return {(environment.chip or "").removeprefix("Apple "): mac}
     memory = None if here else request.profile.memory_gib
     if memory is None:
         return {}
@@ -138,9 +138,9 @@ def _n_prompt(case: Case) -> int:
 
 def _scale(results: TokS, cases: Mapping[str, Case], works: Mapping[str, Work | None], chip: AppleChip) -> float | None:
     """Measured over predicted time of plain decoding on this machine, median over cases; None where there is none."""
-    found = []
+    ratios = []
     for case in cases.values():
         work, rate = works.get(case.target.id), results(case)
         if case.arm == "ar" and work is not None and rate is not None:
-            found.append(1e3 / rate.decode_tok_s / Runtime(chip=chip).plain_ms(work))
-    return statistics.median(found) if found else None
+            ratios.append(1e3 / rate.decode_tok_s / Runtime(chip=chip).plain_ms(work))
+    return statistics.median(ratios) if ratios else None

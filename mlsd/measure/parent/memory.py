@@ -188,8 +188,8 @@ def ask_memory(
 
     Raises: WorkerError when the native library does not even start.
     """
-    found = [_contexts(load, models) for load in loads]
-    contexts = [context for arms, _ in found for _, sets in arms for opened in sets for context in opened]
+    of_loads = [_contexts(load, models) for load in loads]
+    contexts = [context for arms, _ in of_loads for _, sets in arms for opened in sets for context in opened]
     wanted = tuple(
         msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(one.options for one in same)))
         for same in grouped(contexts, lambda one: one.of.key).values()
@@ -198,14 +198,14 @@ def ask_memory(
         backend, answer = call(partial(find_footprints, wanted, engine.n_gpu_layers), doing="planning contexts")
     except MlsdError:  # a model that ends the process says so when it is run
         return run_info(engine), tuple(_sums(load, models, (), 0) for load in loads)
-    known = {
+    footprints_of = {
         (of.key, options): footprint
         for of, footprints in zip(wanted, answer, strict=True)
         for options, footprint in zip(of.options, footprints or (), strict=False)
     }
     return backend, tuple(
-        _sums(load, models, _arms(opened, known), cut_bytes)
-        for load, (opened, cut_bytes) in zip(loads, found, strict=True)
+        _sums(load, models, _arms(opened, footprints_of), cut_bytes)
+        for load, (opened, cut_bytes) in zip(loads, of_loads, strict=True)
     )
 
 
@@ -225,7 +225,7 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
     cases = load.cases
     n_tokens = max(_n_tokens(case, load.prompts) + case.n_predict for case in cases.values())
     shared = context_options(load.engine, n_tokens)
-    found, judges, cut_bytes = _Contexts(), list[list[_Opened]](), dict[str, int]()
+    arms_opened, judges, cut_bytes = _Contexts(), list[list[_Opened]](), dict[str, int]()
     arms = {arm_key(case): case for case in cases.values()}
     for case in sorted(arms.values(), key=lambda case: (case.gamma, case.drafter.name)):
         target, spec = case.target.id, case.drafter
@@ -239,22 +239,22 @@ def _contexts(load: Job, models: Mapping[str, Sized]) -> tuple[_Contexts, int]:
             continue
         of_draft = spec if _cut(spec, models[target], cut_bytes) else None
         opened, tried = list[_Opened](), list[list[_Opened]]()
-        for one in contexts:
-            if one.whose == "head" and models[target].path is None:  # a file that is not here tells of no head
+        for planned in contexts:
+            if planned.whose == "head" and models[target].path is None:  # a file that is not here tells of no head
                 continue
-            if one.whose == "head":
-                opened.append(_Opened(_wanted(models, target, spec), one.options))
+            if planned.whose == "head":
+                opened.append(_Opened(_wanted(models, target, spec), planned.options))
                 continue
-            of = _wanted(models, target) if one.whose == "target" else _wanted(models, draft, of_draft)
-            options = msgspec.structs.replace(one.options, kind="plain")
-            opened.append(_Opened(of, options, "states" if one.saves else "nothing"))
-            if one.rollback in STRATEGIES and case.arm == "sd":
-                tried.append([_Opened(of, checked_options(options, one.rollback, case.gamma), "all")])
-        found.append((arm_of(case).setting, [opened, *tried]))
+            of = _wanted(models, target) if planned.whose == "target" else _wanted(models, draft, of_draft)
+            options = msgspec.structs.replace(planned.options, kind="plain")
+            opened.append(_Opened(of, options, "states" if planned.saves else "nothing"))
+            if planned.rollback in STRATEGIES and case.arm == "sd":
+                tried.append([_Opened(of, checked_options(options, planned.rollback, case.gamma), "all")])
+        arms_opened.append((arm_of(case).setting, [opened, *tried]))
         of = _wanted(models, target)
         judge = [_Opened(of, judge_options(shared, case.gamma + 1), "all")] if case.sampling.greedy else []
         judges.append([*judge, _Opened(of, warm_options(shared))])
-    return [*found, (JUDGING, judges)], sum(cut_bytes.values())
+    return [*arms_opened, (JUDGING, judges)], sum(cut_bytes.values())
 
 
 def _cut(spec: DrafterSpec, target: Sized, cut_bytes: dict[str, int]) -> bool:
@@ -277,26 +277,26 @@ def _n_tokens(case: Case, prompts: Mapping[str, Prompt]) -> int:
     return prompt.depth + answers + sum(len(text.encode()) // _LEAST_BYTES_OF_A_TOKEN for text in texts)
 
 
-def _arms(opened: _Contexts, known: Mapping[tuple[str, ContextOptions], Footprint]) -> tuple[ArmMemory, ...]:
+def _arms(opened: _Contexts, sizes: Mapping[tuple[str, ContextOptions], Footprint]) -> tuple[ArmMemory, ...]:
     """The most that each arm takes; none where a context could not be planned."""
     every = (context for _, sets in opened for contexts in sets for context in contexts)
-    if any((context.of.key, context.options) not in known for context in every):
+    if any((context.of.key, context.options) not in sizes for context in every):
         return ()
-    sums = ((_sum(name, contexts, known) for contexts in sets) for name, sets in opened if sets)
+    sums = ((_sum(name, contexts, sizes) for contexts in sets) for name, sets in opened if sets)
     return tuple(max(of_arm, key=attrgetter("total_bytes")) for of_arm in sums)
 
 
-def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, ContextOptions], Footprint]) -> ArmMemory:
+def _sum(name: str, contexts: Sequence[_Opened], sizes: Mapping[tuple[str, ContextOptions], Footprint]) -> ArmMemory:
     kv = states = compute = output = 0
     for of, options, saved in contexts:
-        found = known[of.key, options]
-        kv += found.kv_bytes * (2 if saved == "all" else 1)
-        states += found.states_bytes
+        footprint = sizes[of.key, options]
+        kv += footprint.kv_bytes * (2 if saved == "all" else 1)
+        states += footprint.states_bytes
         if saved != "nothing":
             n_saved = 1 if options.saved_on_device else max(1, options.n_saved_states)
-            states += found.states_bytes // (options.n_snapshots + 1) // options.n_all_sequences * n_saved
-        compute += found.compute_bytes
-        output += found.output_bytes
+            states += footprint.states_bytes // (options.n_snapshots + 1) // options.n_all_sequences * n_saved
+        compute += footprint.compute_bytes
+        output += footprint.output_bytes
     return ArmMemory(
         arm=name, kv_bytes=kv, states_bytes=states, compute_bytes=compute, output_bytes=output,
         total_bytes=kv + states + compute + output,
@@ -305,9 +305,9 @@ def _sum(name: str, contexts: Sequence[_Opened], known: Mapping[tuple[str, Conte
 
 def _sums(load: Job, models: Mapping[str, Sized], arms: tuple[ArmMemory, ...], cut_bytes: int) -> LoadMemory:
     """A load added up; where contexts are not known, the weights alone."""
-    own = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
-    names, unknown = " + ".join(model.id for model in own), [model.id for model in own if model.n_bytes is None]
-    weights = None if unknown else sum(model.n_bytes or 0 for model in own) + cut_bytes
+    sized = [models[id_] for id_ in dict.fromkeys(ref.id for ref in load.refs)]
+    names, unknown = " + ".join(model.id for model in sized), [model.id for model in sized if model.n_bytes is None]
+    weights = None if unknown else sum(model.n_bytes or 0 for model in sized) + cut_bytes
     terms = ("kv_bytes", "states_bytes", "compute_bytes", "output_bytes")
     sums = {name: sum(getattr(arm, name) for arm in arms) for name in terms if arms}
     total = least = None
@@ -315,10 +315,10 @@ def _sums(load: Job, models: Mapping[str, Sized], arms: tuple[ArmMemory, ...], c
         *own_bytes, judging_bytes = (arm.total_bytes for arm in arms)
         total = weights + sum(own_bytes) + judging_bytes
         least = weights + max(own_bytes, default=0) + judging_bytes
-    estimated = any(model.estimated for model in own)
+    estimated = any(model.estimated for model in sized)
     size = f"{'about ' if estimated else ''}{format_bytes(weights if total is None else total)}"
     return LoadMemory(
-        models=tuple(model.id for model in own),
+        models=tuple(model.id for model in sized),
         weights_bytes=weights,
         total_bytes=total,
         least_bytes=least,
@@ -338,8 +338,8 @@ def judge_loads(loads: Iterable[LoadMemory], budget: MemoryBudget | None) -> tup
     """Each load compared with what there is; where contexts are not known, by its weights alone."""
     judged = []
     for load in loads:
-        known = load.total_bytes is not None
-        total, least = (load.total_bytes, load.least_bytes) if known else (load.weights_bytes,) * 2
+        is_planned = load.total_bytes is not None
+        total, least = (load.total_bytes, load.least_bytes) if is_planned else (load.weights_bytes,) * 2
         verdict, why = fit(total, least, budget)
         why = load.why if load.weights_bytes is None else f"{load.why}, {why}"
         limit = None if budget is None else budget.limit_bytes

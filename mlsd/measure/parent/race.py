@@ -129,8 +129,8 @@ class Race(Choice):
         decision, name = self.decisions.get(self._plan.question(case)), self._plan.name(case)
         if name is None or (decision is not None and decision.of(name) is not None):
             return False
-        own = (one for one in self._trials if self._plan.name(one.case) == name and one.case.prompt == case.prompt)
-        return not any(map(is_unusable, own))
+        measured = (one for one in self._trials if self._plan.name(one.case) == name and one.case.prompt == case.prompt)
+        return not any(map(is_unusable, measured))
 
     def _fitting(self, chosen: list[Block]) -> list[Block]:
         """The blocks that will end in time, by what the last ones took; the first comes whatever it takes."""

@@ -59,10 +59,10 @@ class StudyResult(Record, frozen=True, kw_only=True):
     answer: tuple[str, ...] = ()  # which setting to use, a sentence for each target
 
 
-def answer_of(found: Sequence[ArmResult]) -> tuple[str, ...]:
+def answer_of(results: Sequence[ArmResult]) -> tuple[str, ...]:
     """Which setting to use, a sentence for each target."""
-    own = answers(found)
-    return tuple(by_target(own)) or (first_line(own),)
+    decided = answers(results)
+    return tuple(by_target(decided)) or (first_line(decided),)
 
 
 def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
@@ -120,8 +120,8 @@ def run_study(
                 part, asked = msgspec.structs.replace(plan, loads=loads), {**request.asked, **(options or {})}
                 run = recorded(part, environment, suite_session(request, plan), asked)
                 run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome)
-                outcome, found = conduct(run, store, settings, watcher)
-                warnings += found
+                outcome, more = conduct(run, store, settings, watcher)
+                warnings += more
                 if outcome.interrupted:
                     break
             if keep_distance is not None and not outcome.interrupted:
@@ -277,8 +277,8 @@ def conduct(
 
 def conclude(store: Store, run_id: int, environment: Environment) -> tuple[QualityWarning, ...]:
     """Record what speaks against a run."""
-    own = [row.trial for row in store.trials(TrialFilter(run_id=run_id), rounds=False)]
-    warnings = tuple(check_run(own, environment))
+    trials = [row.trial for row in store.trials(TrialFilter(run_id=run_id), rounds=False)]
+    warnings = tuple(check_run(trials, environment))
     store.add_warnings(run_id, warnings)
     return warnings
 
@@ -287,8 +287,8 @@ def planned(session: SessionPlan, plan: Plan) -> SessionPlan:
     """The plan of a session that decides of these arms."""
     cases = plan.cases().values()
     n_blocks = Counter(block.slots[0].case.target.id for load in plan.loads for block in load.blocks)
-    known = msgspec.structs.replace(session, n_threads=threads_of(next(iter(cases)).engine), n_blocks=dict(n_blocks))
-    return known.count(cases)
+    n_threads = threads_of(next(iter(cases)).engine)
+    return msgspec.structs.replace(session, n_threads=n_threads, n_blocks=dict(n_blocks)).count(cases)
 
 
 def suite_session(request: StudyRequest, plan: Plan) -> SessionPlan:

@@ -191,9 +191,9 @@ class Arms:
         self.strategies = Strategies(self._models, self._options, cache)
         self._judge = Judge(partial(open_reporting, "judging", self.target), self._options)
         self._stack.callback(self._judge.close)
-        for known in job.references:
-            if (prompt := self._prompts.greedy(known.prompt_sha256)) is not None:
-                self._references[prompt, known.n_predict] = known.tokens
+        for reference in job.references:
+            if (prompt := self._prompts.greedy(reference.prompt_sha256)) is not None:
+                self._references[prompt, reference.n_predict] = reference.tokens
 
     @property
     def backend(self) -> BackendInfo:

@@ -33,7 +33,7 @@ def break_down(job: BreakdownJob) -> tuple[PassShares, ...]:
     # Metal reorders up to 64 nodes before the callback sees them, which gives a part's time to another part.
     os.environ["GGML_METAL_GRAPH_OPTIMIZE_DISABLE"] = "1"
     clock = MonotonicClock()
-    found: list[PassShares] = []
+    shares: list[PassShares] = []
     with ExitStack() as stack:
         target = _open(stack, job.target.path, job)
         text = target.tokenize(job.text)
@@ -42,14 +42,14 @@ def break_down(job: BreakdownJob) -> tuple[PassShares, ...]:
         key = job.target.ref.key
         for rows in job.rows:
             report_progress("profiling passes")
-            found.append(_profile(target, job, clock, text, rows, snapshots=target.is_recurrent, key=key))
+            shares.append(_profile(target, job, clock, text, rows, snapshots=target.is_recurrent, key=key))
         network = _draft_network(job)
         if network is not None:
             path, key, part = network
             draft = _open(stack, path, job)
             if draft.architecture not in HEADS:
-                found.append(_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part))
-    return tuple(found)
+                shares.append(_profile(draft, job, clock, text, 1, snapshots=False, key=key, part=part))
+    return tuple(shares)
 
 
 def _open(stack: ExitStack, path: str, job: BreakdownJob) -> LlamaModel:

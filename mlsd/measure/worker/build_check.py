@@ -30,7 +30,7 @@ _N_KNOWN = 8  # tokens of the known text
 # Logits of the embedded tiny-dense after that text, for every 64th token. Its kernels round alike to 1e-7 of the spread
 # with AVX-512, AVX2 and no vectors at all; half precision on a GPU is coarser, a shifted structure is nowhere near.
 _KNOWN_STEP, _KNOWN_LIMIT = 64, 0.1
-_KNOWN = (
+_LOGITS = (
     *(-3.659, -4.296, -11.764, -11.929, -10.409, -5.606, -0.873, -3.525, 0.275, -6.044, -0.187, 1.169),
     *(-1.494, -2.595, -6.332, -4.019, -1.158, -4.261, -3.875, -0.155, -1.353, -2.164, -4.693, -0.168),
 )
@@ -68,7 +68,7 @@ def _known_model(engine: EngineOptions) -> tuple[float, str]:
     with LlamaModel(path, n_gpu_layers=engine.n_gpu_layers) as model:
         open_model = partial(open_context, model)
         with open_model(_reading(engine, 256)) as context:
-            stored, logits = np.asarray(_KNOWN), known_logits(context)
+            stored, logits = np.asarray(_LOGITS), known_logits(context)
             distance = float(np.sqrt(np.mean((logits - stored) ** 2)) / np.std(stored))
             if not distance <= _KNOWN_LIMIT:  # not-a-number, too
                 raise NativeError(

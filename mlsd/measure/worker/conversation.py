@@ -75,8 +75,8 @@ class Prompts:
 
     def greedy(self, sha256: str) -> tuple[int, ...] | None:
         """The prompt of that hash under greedy decoding, if the job has it."""
-        own = (known for (_, sampling, _), known in self._known.items() if sampling == _GREEDY)
-        return next((known.tokens for known in own if known.sha256 == sha256), None)
+        prompts = (known for (_, sampling, _), known in self._known.items() if sampling == _GREEDY)
+        return next((known.tokens for known in prompts if known.sha256 == sha256), None)
 
     def _read(self, prompt: Prompt, sampling: Sampling, repeat: int) -> PromptTokens:
         """A prompt cut to its `n_tokens`.

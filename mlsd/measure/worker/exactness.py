@@ -50,10 +50,10 @@ def certify(
             yield compared(width, single[:n_whole], _logits(context, text[:n_whole], width), model_key)
 
 
-def compared(width: int, single: Logits, found: Logits, model_key: str = "") -> WidthExactness:
+def compared(width: int, single: Logits, wide: Logits, model_key: str = "") -> WidthExactness:
     """Logits of a width beside those of single passes, both of shape (n_tokens, n_vocab)."""
     best = single.argmax(axis=1)
-    changed = np.flatnonzero(found.argmax(axis=1) != best)
+    changed = np.flatnonzero(wide.argmax(axis=1) != best)
     gap = None
     if len(changed):
         two_best = np.partition(single[changed], -2, axis=1)[:, -2:]
@@ -62,8 +62,8 @@ def compared(width: int, single: Logits, found: Logits, model_key: str = "") -> 
         model_key=model_key,
         rows=width,
         n_tokens=len(single),
-        is_equal=bool(np.array_equal(single, found)),
-        largest_difference=float(np.abs(single - found).max()),
+        is_equal=bool(np.array_equal(single, wide)),
+        largest_difference=float(np.abs(single - wide).max()),
         n_changed=len(changed),
         largest_gap=gap,
     )

@@ -19,7 +19,7 @@ _PASS = 64  # tokens of one pass over the text
 _SHARE_OF_TEXT = 0.15  # of the whole budget where a draft has its say as well
 _MOST_TOKENS = 1024  # of text: means over a thousand windows and several layers are tight, large models slow
 
-Found = dict[int, list[Ids]]  # layer -> expert numbers of rows that follow each other, one array a stretch of text
+ByLayer = dict[int, list[Ids]]  # layer -> expert numbers of rows that follow each other, one array a stretch of text
 
 
 def cover(
@@ -42,11 +42,11 @@ def cover(
     options = msgspec.structs.replace(options, n_ctx=n_ctx)
     reading = budget.part(1.0 if draft is None else _SHARE_OF_TEXT)
     with RouterContext(target, options) as context:
-        found: dict[TokenSource, Found] = {"text": _read(context, text, widest, reading)}
+        by_source: dict[TokenSource, ByLayer] = {"text": _read(context, text, widest, reading)}
         if draft is not None:
-            found["draft"] = _drafted(context, target, draft, text, options, widest, budget)
+            by_source["draft"] = _drafted(context, target, draft, text, options, widest, budget)
     coverage, loads, key = list[Coverage](), list[ExpertLoad](), job.target.ref.key
-    for source, layers in found.items():
+    for source, layers in by_source.items():
         for layer, parts in layers.items():
             for window in job.windows:  # of a drafted stretch only the window at its start
                 counts = (distinct_counts(ids if source == "text" else ids[:window], window) for ids in parts)
@@ -57,7 +57,7 @@ def cover(
     return Covered(coverage=tuple(coverage), loads=tuple(loads))
 
 
-def _read(context: RouterContext, text: Sequence[int], widest: int, budget: TimeBudget) -> Found:
+def _read(context: RouterContext, text: Sequence[int], widest: int, budget: TimeBudget) -> ByLayer:
     """Experts of the text's tokens, as one stretch."""
     parts: dict[int, list[Ids]] = {}
     for n_passes, first in enumerate(range(0, len(text), _PASS)):
@@ -76,9 +76,9 @@ def _drafted(
     options: ContextOptions,
     n_rows: int,
     budget: TimeBudget,
-) -> Found:
+) -> ByLayer:
     """Experts of verification batches of `n_rows`, at as many places of the text as there is time for."""
-    found: Found = {}
+    chosen: ByLayer = {}
     stride = max(1, (len(text) - n_rows) // _ANCHORS)
     context.clear()
     with open_context(draft, options) as other:
@@ -95,9 +95,9 @@ def _drafted(
                 other.decode(tokens[-1:])
                 tokens.append(other.greedy()[0])
             for layer, ids in context.chosen(tokens).items():
-                found.setdefault(layer, []).append(ids)
+                chosen.setdefault(layer, []).append(ids)
             for side, model in sides:
                 if model.is_recurrent:
                     side.load_state()
                 side.truncate(start)
-    return found
+    return chosen

@@ -57,11 +57,11 @@ def check_memory(arguments: Mapping[str, Any]) -> None:
 
 def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tuple[Footprint, ...] | None:
     path = answer_path(cache_dir() / "footprint", backend, _FORMAT, wanted.key, wanted.method, n_gpu_layers)
-    known: dict[str, Footprint] = {}
+    cached: dict[str, Footprint] = {}
     with contextlib.suppress(InputError):
-        known = read_json(path, dict[str, Footprint])
+        cached = read_json(path, dict[str, Footprint])
     ids = [content_id(options) for options in wanted.options]
-    missing = {id_: options for id_, options in zip(ids, wanted.options, strict=True) if id_ not in known}
+    missing = {id_: options for id_, options in zip(ids, wanted.options, strict=True) if id_ not in cached}
     if missing:
         try:
             with _model(wanted, n_gpu_layers) as model:
@@ -70,10 +70,10 @@ def _find(wanted: ContextsWanted, backend: BackendInfo, n_gpu_layers: int) -> tu
                 new = dict(zip(missing, _ask(wanted, model, tuple(missing.values()), n_gpu_layers), strict=True))
         except MlsdError:
             return None
-        known = {**known, **new}
+        cached = {**cached, **new}
         with contextlib.suppress(InputError):  # a cache that cannot be written costs seconds the next time
             update_json(path, dict[str, Footprint], lambda kept: kept.update(new), damaged_is_empty=True)
-    return tuple(known[id_] for id_ in ids)
+    return tuple(cached[id_] for id_ in ids)
 
 
 def _ask(
@@ -81,13 +81,13 @@ def _ask(
 ) -> tuple[Footprint, ...]:
     spec = wanted.method or DrafterSpec()
     method = find_method(spec.name)
-    own = method.read(spec)
+    settings = method.read(spec)
     if not method.has("head"):
         return footprints(model, options) if wanted.path is not None else _without_snapshots(model, options)
     if wanted.head_path is None:
-        return attached_footprints(model, options, lambda context: own.head(context, model))
+        return attached_footprints(model, options, lambda context: settings.head(context, model))
     with LlamaModel(Path(wanted.head_path), simulated=True, n_gpu_layers=n_gpu_layers) as head:
-        return attached_footprints(model, options, lambda context: own.head(context, head))
+        return attached_footprints(model, options, lambda context: settings.head(context, head))
 
 
 def _without_snapshots(model: LlamaModel, options: Sequence[ContextOptions]) -> tuple[Footprint, ...]:

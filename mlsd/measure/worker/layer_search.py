@@ -84,16 +84,16 @@ def search_layers(
             context.on_pass = partial(report_progress, "looking for blocks to leave out")
             search = _LayerSearch(context, source, tokens[:n_prompt], n_tokens)
             started_ns = MonotonicClock().now_ns()
-            found = search.greedy(len(uniform)) if method == "greedy" else search.conflayers(fraction)
-            as_many = uniform if len(uniform) == len(found) else uniform_skip(n_layers, len(found) / n_layers)
+            best = search.greedy(len(uniform)) if method == "greedy" else search.conflayers(fraction)
+            as_many = uniform if len(uniform) == len(best) else uniform_skip(n_layers, len(best) / n_layers)
             search_ns = MonotonicClock().now_ns() - started_ns
             fresh = tokens[n_prompt:]
-            rates = {skipped: search.acceptance(skipped, fresh, n_tokens) for skipped in (found, as_many)}
-            if search.may_go(as_many) and rates[as_many] > rates[found]:
-                found = as_many
+            rates = {skipped: search.acceptance(skipped, fresh, n_tokens) for skipped in (best, as_many)}
+            if search.may_go(as_many) and rates[as_many] > rates[best]:
+                best = as_many
             return LayersFound(
-                skipped=found,
-                acceptance_rate=rates[found],
+                skipped=best,
+                acceptance_rate=rates[best],
                 uniform=as_many,
                 uniform_acceptance_rate=rates[as_many],
                 n_candidates=search.n_candidates,

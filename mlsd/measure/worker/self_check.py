@@ -51,7 +51,7 @@ Answer = tuple[bool | None, str, dict[str, float]]  # `ok`, `answer` and `figure
 
 def self_check(models: tuple[ModelFile, ...], expected_backend: str | None) -> tuple[BackendInfo, tuple[Check, ...]]:
     """Ask everything of small `models`."""
-    found, supports = backend_info(), device_supports()
+    backend, supports = backend_info(), device_supports()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_synthetic(real := folder / f"{REAL_SHAPE.name}.gguf", from_shape(REAL_SHAPE, quant="Q4_K_M"))
@@ -59,14 +59,14 @@ def self_check(models: tuple[ModelFile, ...], expected_backend: str | None) -> t
         paths = (*(Path(file.path) for file in models), real)
         opened = {path.stem: stack.enter_context(LlamaModel(path)) for path in paths}
         questions: list[tuple[str, str, Callable[[], Answer]]] = [
-            ("device", "", lambda: _device(found, expected_backend)),
+            ("device", "", lambda: _device(backend, expected_backend)),
             *(("operations", stem, partial(left_to_cpu, m, supports)) for stem, m in opened.items()),
             *((name, stem, partial(ask, model)) for stem, model in opened.items() for name, ask in _OF_MODELS.items()),
             ("synchronised", paths[0].stem, lambda: _synchronised(opened[paths[0].stem])),
             *(("memory", path.stem, partial(_memory, path)) for path in paths),
             ("memory", f"a vocabulary of {REAL_VOCABULARY:,}", lambda: _memory(large)),
         ]
-        return found, tuple(_check(*one) for one in questions)
+        return backend, tuple(_check(*one) for one in questions)
 
 
 def _check(name: str, subject: str, ask: Callable[[], Answer]) -> Check:
@@ -79,17 +79,17 @@ def _check(name: str, subject: str, ask: Callable[[], Answer]) -> Check:
     return Check(name=name, subject=subject, ok=ok, answer=answer, figures=figures)
 
 
-def _device(found: BackendInfo, expected: str | None) -> Answer:
-    ok = None if expected is None else found.backend == expected
+def _device(backend: BackendInfo, expected: str | None) -> Answer:
+    ok = None if expected is None else backend.backend == expected
     wanted = "" if ok is not False else f"; {expected} was expected"
-    return ok, f"{found.backend}: {found.device}{wanted}", {}
+    return ok, f"{backend.backend}: {backend.device}{wanted}", {}
 
 
 def left_to_cpu(model: LlamaModel, supports: Supports) -> Answer:
     """What of the operations of a model a device leaves to the CPU; without products of matrices it fails."""
-    found = pass_operations(model, supports)
-    backend, lacking = backend_info().backend, sorted(name for name, has_kernel in found.items() if not has_kernel)
-    n_known = len(found) - len(lacking)
+    kernels = pass_operations(model, supports)
+    backend, lacking = backend_info().backend, sorted(name for name, has_kernel in kernels.items() if not has_kernel)
+    n_known = len(kernels) - len(lacking)
     if not lacking:
         return True, f"all {n_known} operations run on {backend}", {}
     lacks_products = any(name in PRODUCTS for name in lacking)
@@ -156,9 +156,9 @@ def _sampling(model: LlamaModel) -> Answer:
 
 def _noise(model: LlamaModel) -> Answer:
     """How far a pass of many rows lies from single ones, for each width: the device's own rounding."""
-    found = kernel_noise(partial(open_context, model), _options())
-    figures = {f"{width} wide": float(f"{noise:.3g}") for width, noise in found.items()}
-    return None, f"up to {max(figures.values()):.3g} logits in passes up to {max(found)} wide", figures
+    noise_of = kernel_noise(partial(open_context, model), _options())
+    figures = {f"{width} wide": float(f"{noise:.3g}") for width, noise in noise_of.items()}
+    return None, f"up to {max(figures.values()):.3g} logits in passes up to {max(noise_of)} wide", figures
 
 
 def _repeats(model: LlamaModel) -> Answer:

@@ -73,9 +73,9 @@ def main() -> None:
             with Arms(given["job"], MonotonicClock(), ProbeCache(), stages) as arms:
                 measure_slots(given["job"], send, turns, arms, MonotonicClock())
         else:
-            found = function(**given)
-            for answer in found if isinstance(found, Iterator) else (found,):
-                send(messages.Found(value=msgspec.Raw(msgspec.json.encode(answer))))
+            result = function(**given)
+            for answer in result if isinstance(result, Iterator) else (result,):
+                send(messages.Returned(value=msgspec.Raw(msgspec.json.encode(answer))))
             send(messages.Finished())
     except MlsdError as error:
         send(messages.Refused.of(error))
@@ -205,14 +205,14 @@ class _BlockRunner:
         """Run every slot, then judge, by the plain outputs of the block; an arm that runs again is judged before."""
         arms = [arm_key(slot.case) for slot in slots]
         done = list[Trial | Callable[[], Trial]]()
-        for place, slot in enumerate(slots):
-            at_once = self._arms.one_arm or arms[place] in arms[place + 1 :]
+        for index, slot in enumerate(slots):
+            at_once = self._arms.one_arm or arms[index] in arms[index + 1 :]
             judge = self._or_failed(slot, partial(self._measure, slot, at_once=at_once))
             done.append(self._judged(slot, judge) if at_once else judge)
-        for place in sorted(range(len(done)), key=lambda place: slots[place].case.arm != "ar"):
-            done[place] = self._judged(slots[place], done[place])
+        for index in sorted(range(len(done)), key=lambda index: slots[index].case.arm != "ar"):
+            done[index] = self._judged(slots[index], done[index])
         trials = [trial for trial in done if isinstance(trial, Trial)]
-        first = next((place for place, trial in enumerate(trials) if trial.status is not Status.FAILED), None)
+        first = next((index for index, trial in enumerate(trials) if trial.status is not Status.FAILED), None)
         if first is not None:
             trials[first] = msgspec.structs.replace(trials[first], load_ns=self._load_ns)
             self._load_ns = None

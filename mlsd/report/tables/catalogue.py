@@ -91,7 +91,7 @@ def load_table(forecast: Forecast) -> Table:
         "loads",
         zip(forecast.memory, forecast.times, strict=True),
         column("load", of=lambda row: " + ".join(row[0].models)),
-        *columns("trials:n=1.n_trials; memory:n=0.verdict; time:n=1.words"),
+        *columns("trials:n=1.n_trials; memory:n=0.verdict; time:n=1.text"),
         *columns("from=1.sources*"),
     )
 
