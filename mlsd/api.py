@@ -36,9 +36,9 @@ def bench(asked: BenchOptions) -> BenchResult:
 @called_by(SearchOptions)
 def search(asked: SearchOptions) -> TuneResult:
     """Search the fastest gamma and options of a drafter in so many settings, "off" among the answers, or go on."""
-    from mlsd.measure.parent.tune import resolve_search, tune
+    from mlsd.measure.parent.tune import tune
 
-    return tune(resolve_search(asked), _path(asked.db))
+    return tune(asked)
 
 
 @called_by(RunOptions)

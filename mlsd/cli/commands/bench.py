@@ -174,27 +174,27 @@ def search(target: str, as_json: bool, **options: Any) -> list[ArmResult]:
     same search again continues from earlier trials.
     """
     from mlsd.cli.watch import make_watcher
-    from mlsd.measure.parent.tune import resolve_search, tune
+    from mlsd.measure.parent.tune import tune
     from mlsd.report.tables.arms import settings_table
     from mlsd.store.store import Store
     from mlsd.trials.fields import arm_object
 
-    asked, db = SearchOptions(target, **options), options["db"]
-    request = resolve_search(asked)
+    asked = SearchOptions(target, **options)
     with make_watcher(asked.budget_s, open_ended=True) as watcher:
-        result = tune(request, db, watcher)
+        result = tune(asked, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)
-    question = Invocation.of(result.models, request.setting.prompts, db)
+    models = result.setting.files
+    question = Invocation.of(models, result.setting.prompts, asked.db)
     answers = [] if result.answer is None else [result.answer]
-    shown = answer_objects(answers, result.models, question, result.stages, result.database)
+    shown = answer_objects(answers, models, question, result.stages, result.database)
     if as_json:
         arms = [arm_object(one) for one in result.results]
         about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}
         print_json({"database": result.database, "settings": arms, "answers": shown, **about})
         return list(result.results)
     if verbosity.get() != "quiet":
-        print_table(settings_table(request, result, *head_lines(result.database, result.results)))
+        print_table(settings_table(result, *head_lines(result.database, result.results)))
     say_answers(shown, result.stages)
     if result.answer is None:
         say("Answer: no setting could be measured.")

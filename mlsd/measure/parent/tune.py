@@ -21,13 +21,12 @@ from mlsd.measure.parent.blocks import RunSettings, StartBench, Watcher, machine
 from mlsd.measure.parent.memory import fit_here
 from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import bench_into, check_database, plan_here
-from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
-from mlsd.planning.options import BenchOptions, Goal, SearchOptions, called_by, part
+from mlsd.planning.options import BenchOptions, Goal, SearchOptions, part
 from mlsd.planning.plan import Plan, plan_bench
 from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import BenchRequest, own_draft, resolve_bench
-from mlsd.records import DrafterSpec, Environment, OptionValue, Record
+from mlsd.records import Environment, OptionValue, Record
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.sessions import of_cases
 from mlsd.store.store import Store
@@ -44,31 +43,6 @@ _FEW = 6  # values of an option that are all tried at once
 Options = dict[str, OptionValue]
 
 
-class TuneRequest(Record, frozen=True, kw_only=True):
-    """What to search, and on what."""
-
-    drafter: DrafterSpec  # options given here are fixed; the rest of the method's space is searched
-    setting: BenchRequest  # what each setting is measured by, but for options and gamma; repeats: most blocks of a wave
-    trials: int = 20  # settings to try, those of earlier calls included
-    budget_s: float | None = None  # of this call; the block in progress is finished
-
-
-def resolve_search(asked: SearchOptions) -> TuneRequest:
-    """A request from names. Raises: what `bench_request` raises, InputError for two methods."""
-    drafter = asked.drafter
-    given, _ = own_draft(parse_drafter(drafter) if isinstance(drafter, str) else drafter)
-    bench = part(BenchOptions, asked, drafters=(drafter,), budget_s=None)
-    setting = msgspec.structs.replace(resolve_bench(bench), suite="tune")
-    if len(setting.arms) != 1:
-        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
-    ((spec, _),) = setting.arms
-    drafted = msgspec.structs.replace(given, draft=spec.draft)
-    return TuneRequest(drafter=drafted, setting=setting, trials=asked.settings, budget_s=asked.budget_s)
-
-
-tune_request = called_by(SearchOptions)(resolve_search)
-
-
 class TuneResult(Record, frozen=True, kw_only=True):
     """What a search found."""
 
@@ -77,36 +51,35 @@ class TuneResult(Record, frozen=True, kw_only=True):
     answer: Answer | None  # None: nothing could be measured
     stopped: str  # why the search ended
     database: str  # where the trials are
-    models: tuple[LocalModel, ...]  # that were measured
+    setting: BenchRequest  # what each was measured by; its one method has the options that were given
     stages: tuple[StageTime, ...] = ()  # where the time of its workers went
 
 
-def tune(
-    request: TuneRequest, db: Path | None = None, watcher: Watcher | None = None, start: StartBench = Bench
-) -> TuneResult:
-    """Search; trials of earlier calls in `db` (default: that of benches) count. `watcher` gets each wave. All are
-    measured by one worker.
+def tune(asked: SearchOptions, watcher: Watcher | None = None, start: StartBench = Bench) -> TuneResult:
+    """Search; trials of earlier calls in its database (default: that of benches) count. `watcher` gets each wave.
 
-    Raises: InputError for numbers that mean nothing; before any measurement what the method raises for a target it
-    cannot serve; LockError while another run measures on this machine; StoreError.
+    All are measured by one worker. Raises: what `resolve_bench` raises, InputError for two methods or numbers that mean
+    nothing; before any measurement what the method raises for a target it cannot serve; LockError while another run
+    measures on this machine; StoreError.
     """
-    path, watcher = db or study_path(BENCHES), watcher or Watcher()
-    if len(request.setting.prompts) == 2:
+    path, watcher = Path(asked.db) if asked.db else study_path(BENCHES), watcher or Watcher()
+    setting = _setting(asked)
+    if len(setting.prompts) == 2:
         raise InputError(
             "Two prompts say nothing of a workload.", hint="Tune on one prompt, or on three and more for a workload."
         )
     check_database(path)
-    space = search_space(request.drafter)
-    wave = _Wave((request.drafter.options,), first_gammas(space, request.trials))
-    bench = _bench(request, wave, request.setting.repeats)
+    drafter = setting.arms[0][0]
+    wave = _Wave((drafter.options,), first_gammas(search_space(drafter), asked.settings))
+    bench = _bench(setting, wave, setting.repeats)
     with machine_lock():
         environment, plan = plan_here(bench)
-        decides, cases = session_plan(request, plan), plan.cases().values()
+        decides, cases = session_plan(setting, plan), plan.cases().values()
         with Store.open(path) as store:
             earlier = [row for session in of_cases(store, environment, decides, cases) for row in session.trials]
-            search = _Search(request, space, store, environment, plan, decides, earlier, watcher)
+            search = _Search(asked, setting, store, environment, plan, decides, earlier, watcher)
             watcher.tell(_shown(wave))
-            settings = RunSettings(seed=request.setting.seed)
+            settings = RunSettings(seed=asked.seed)
             outcome, _ = bench_into(plan, bench, store, environment, settings, watcher, decides, search, start)
             if outcome.interrupted:
                 raise KeyboardInterrupt
@@ -118,7 +91,7 @@ def tune(
         answer=next(iter(answers(arms)), None),
         stopped=search.reason,
         database=str(path),
-        models=request.setting.files,
+        setting=setting,
         stages=outcome.stages,
     )
 
@@ -133,9 +106,19 @@ class _Wave(NamedTuple):
     gammas: tuple[int, ...]
 
 
-def _bench(request: TuneRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
-    specs = (resolve_spec(msgspec.structs.replace(request.drafter, options=dict(own))) for own in wave.options)
-    return msgspec.structs.replace(request.setting, arms=tuple((spec, wave.gammas) for spec in specs), repeats=n_blocks)
+def _setting(asked: SearchOptions) -> BenchRequest:
+    given, _ = own_draft(parse_drafter(asked.drafter) if isinstance(asked.drafter, str) else asked.drafter)
+    bench = resolve_bench(part(BenchOptions, asked, drafters=(asked.drafter,), budget_s=None))
+    if len(bench.arms) != 1:
+        raise InputError("One method with one draft at most is tuned.", hint="Name it with --drafter.")
+    drafter = msgspec.structs.replace(given, draft=bench.arms[0][0].draft)
+    return msgspec.structs.replace(bench, suite="tune", arms=((drafter, ()),))
+
+
+def _bench(setting: BenchRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
+    drafters = (msgspec.structs.replace(setting.arms[0][0], options=dict(options)) for options in wave.options)
+    arms = tuple((resolve_spec(drafter), wave.gammas) for drafter in drafters)
+    return msgspec.structs.replace(setting, arms=arms, repeats=n_blocks)
 
 
 def first_gammas(space: Space, most: int = _FIRST_GAMMAS) -> tuple[int, ...]:
@@ -181,8 +164,8 @@ class _Search(Race):
 
     def __init__(
         self,
-        request: TuneRequest,
-        space: Space,
+        asked: SearchOptions,
+        setting: BenchRequest,
         store: Store,
         environment: Environment,
         plan: Plan,
@@ -190,13 +173,14 @@ class _Search(Race):
         earlier: Sequence[Measured],
         watcher: Watcher,
     ) -> None:
-        super().__init__(Goal(budget_s=request.budget_s), plan=decides, earlier=earlier)
-        self._request, self._space, self._watcher = request, space, watcher
+        super().__init__(Goal(budget_s=asked.budget_s), plan=decides, earlier=earlier)
+        self._most, self._setting, self._watcher = asked.settings, setting, watcher
         self._store, self._environment, self._planned = store, environment, list(plan.slots())
-        read = find_method(request.drafter.name).read(request.drafter)
-        self._defaults = {name: getattr(read, name) for name in space if name != _GAMMA and hasattr(read, name)}
+        drafter = setting.arms[0][0]
+        read, self._space = find_method(drafter.name).read(drafter), search_space(drafter)
+        self._defaults = {name: getattr(read, name) for name in self._space if name != _GAMMA and hasattr(read, name)}
         self._leader: ArmResult | None = None  # of the wave before
-        self._n_blocks = request.setting.repeats
+        self._n_blocks = setting.repeats
         self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
         self.reason = "no worker could go on; the failed trials say why"  # why the search ended
 
@@ -232,10 +216,9 @@ class _Search(Race):
         if leader is None:
             self.reason = "no setting could be measured"
             return None
-        led, repeats = self._leader, self._request.setting.repeats
-        wave, enough = self._neighbours(leader, led), len(self._tried) >= self._request.trials
+        wave, enough = self._neighbours(leader, self._leader), len(self._tried) >= self._most
         if wave is not None and not enough:
-            self._leader, self._n_blocks = leader, repeats
+            self._leader, self._n_blocks = leader, self._setting.repeats
             return wave
         if leader.effect == "not decided yet" and self._n_blocks != _LAST_BLOCKS:
             self._n_blocks = _LAST_BLOCKS
@@ -249,7 +232,7 @@ class _Search(Race):
         """The blocks of a wave, as memory holds its arms beside all that are open. Raises: MlsdError."""
         plain = {slot.case_id for slot in self._planned if slot.case.arm == "ar"}
         first = next_repeat(self._store, self._environment, plain)
-        (load,) = plan_bench(_bench(self._request, wave, self._n_blocks), first=first).loads
+        (load,) = plan_bench(_bench(self._setting, wave, self._n_blocks), first=first).loads
         _, (whole,) = fit_here([msgspec.structs.replace(load, slots=(*self._planned, *load.slots))])
         self._planned += load.slots
         return msgspec.structs.replace(whole, slots=load.slots)
@@ -257,7 +240,7 @@ class _Search(Race):
     def _neighbours(self, leader: ArmResult, led: ArmResult | None) -> _Wave | None:
         """The leader with its neighbours in gamma, else in one option; None where the last wave had no better."""
         gamma, options, tried = leader.case.gamma, leader.case.drafter.options, self._tried
-        room = self._request.trials - len(tried)
+        room = self._most - len(tried)
         beside = [g for g, other in tried if other == _key(options)]
         gammas = neighbouring_gammas(gamma, beside, self._space)[: max(room, 0)]
         if gammas and leader.effect != "slower":
@@ -268,16 +251,16 @@ class _Search(Race):
         return _Wave((options, *near[:room]), (gamma,)) if near and room > 0 else None
 
 
-def session_plan(request: TuneRequest, plan: Plan) -> SessionPlan:
+def session_plan(setting: BenchRequest, plan: Plan) -> SessionPlan:
     """The plan of all calls of one search: they go on with one another."""
-    drafter = msgspec.structs.replace(request.drafter, draft=None)  # `drafts` has it by content
+    drafter = msgspec.structs.replace(setting.arms[0][0], draft=None)  # `drafts` has it by content
     plain = next(case for case in plan.cases().values() if case.arm == "ar")
     drafts = sorted(file.ref.key for file in plan.models().values())
     prompts = [slot.case.prompt.sha256 for slot in plan.slots()]
     identity = (settings_of(plain), plain.n_predict, sorted(set(prompts)), drafts, msgspec.to_builtins(drafter))
     name = hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()[:16]
     return SessionPlan(
-        id=f"tune {name}", pool="all", stopping=Stopping.SEQUENTIAL, n_threads=threads_of(request.setting.engine)
+        id=f"tune {name}", pool="all", stopping=Stopping.SEQUENTIAL, n_threads=threads_of(setting.engine)
     )
 
 

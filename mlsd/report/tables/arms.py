@@ -14,7 +14,7 @@ from mlsd.units import counted
 
 if TYPE_CHECKING:
     from mlsd.analysis.advise.prospects import Prospect
-    from mlsd.measure.parent.tune import TuneRequest, TuneResult
+    from mlsd.measure.parent.tune import TuneResult
     from mlsd.records import ModelFacts
     from mlsd.servers.measure import ServerResult
     from mlsd.store.rows import Run
@@ -118,11 +118,11 @@ def category_table(arms: Sequence[ArmResult]) -> Table:
     return table("Acceptance by kind of text", drafting, column("arm"), *by_kind)
 
 
-def settings_table(request: TuneRequest, result: TuneResult, head: str = "") -> Table:
+def settings_table(result: TuneResult, head: str = "") -> Table:
     """Every setting of a search, the fastest first; `head` of `head_line`."""
     failed = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
     return table(
-        f"{request.drafter.name} on {head or request.setting.target.called}",
+        f"{result.setting.arms[0][0].name} on {head or result.setting.target.called}",
         result.results,
         *of_arms("options n_blocks"),
         *measured_columns(result.results),

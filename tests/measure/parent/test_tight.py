@@ -10,8 +10,9 @@ from mlsd.measure import process
 from mlsd.measure.parent import memory
 from mlsd.measure.parent.compare import CompareRequest, compare
 from mlsd.measure.parent.requests import bench
-from mlsd.measure.parent.tune import tune, tune_request
+from mlsd.measure.parent.tune import tune
 from mlsd.planning.job import Job
+from mlsd.planning.options import SearchOptions
 from mlsd.planning.request import BenchRequest, bench_request
 from mlsd.records import EngineOptions
 
@@ -27,7 +28,7 @@ def run_bench(tiny: Path, db: Path) -> None:
 
 
 def run_tune(tiny: Path, db: Path) -> None:
-    tune(tune_request(str(tiny / "llama.gguf"), "pld", settings=1, **{**QUICK, "repeats": 3}), db)
+    tune(SearchOptions(tiny / "llama.gguf", "pld", settings=1, db=db, **{**QUICK, "repeats": 3}))
 
 
 def run_compare(tiny: Path, db: Path) -> None:

@@ -13,8 +13,9 @@ from mlsd.errors import MlsdError
 from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.measure.parent import tune as tuning
 from mlsd.measure.parent.requests import plan_here
-from mlsd.measure.parent.tune import TuneRequest, neighbouring_gammas, neighbouring_options, tune, tune_request
+from mlsd.measure.parent.tune import neighbouring_gammas, neighbouring_options, tune
 from mlsd.methods import METHODS
+from mlsd.planning.options import SearchOptions
 from mlsd.records import DrafterSpec, EngineOptions
 from mlsd.store.newest import study_databases
 from mlsd.store.store import Store
@@ -31,7 +32,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def request(path: Path = Path("tiny-dense"), **changes: object) -> TuneRequest:
+def request(path: Path = Path("tiny-dense"), **changes: object) -> SearchOptions:
     """A quick search; what it does not know itself is changed of its settings."""
     quick = {
         "drafter": PLD,
@@ -41,7 +42,7 @@ def request(path: Path = Path("tiny-dense"), **changes: object) -> TuneRequest:
         "prompts": ("factual",),
         "engine": EngineOptions(n_threads=1),
     }
-    return tune_request(str(path), **{**quick, **changes})  # type: ignore[arg-type]
+    return SearchOptions(path, **{**quick, **changes})  # type: ignore[arg-type]
 
 
 # --- waves --------------------------------------------------------------------------------------------------------
