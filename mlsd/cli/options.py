@@ -17,9 +17,9 @@ from click.shell_completion import CompletionItem
 from mlsd.engine.context import check_threads
 from mlsd.errors import InputError, choose
 from mlsd.planning.job import ModelFile, file_of
-from mlsd.planning.options import Declared, declared
+from mlsd.planning.options import CalibrateOptions, Declared, Overrides, declared, option
 from mlsd.planning.suite import MOST_REPEATS
-from mlsd.records import ADAPTIVE, EngineOptions, Record
+from mlsd.records import ADAPTIVE, EngineOptions, Option, Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
-def integers(word: str = "") -> Parsed[tuple[Any, ...]]:
+def integers(number: Whole = Whole(), word: str = "") -> Parsed[tuple[Any, ...]]:  # noqa: B008 - it is never changed
     """Integers separated by commas: ``1,2,4``; among them one `word`, if there is one."""
 
     def read(text: str) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ def integers(word: str = "") -> Parsed[tuple[Any, ...]]:
             given = [part if part == word else int(part) for part in parts]
         except ValueError:
             raise ValueError(f"{text[:80]!r} is not a list of integers like 1,2,4") from None
-        return tuple(one if one == word else Whole().convert(one, None, None) for one in given)
+        return tuple(one if one == word else number.convert(one, None, None) for one in given)
 
     return Parsed("numbers", read)
 
@@ -135,6 +135,10 @@ _FORMS = {"file": _FILE, "goal": UNTIL}
 _ON_OFF = click.Choice(("on", "off"))
 
 
+def _whole(option: Option) -> Whole:
+    return Whole(-_MOST if option.least is None else int(option.least), int(option.most or _MOST))
+
+
 def click_type(declaration: Declared) -> dict[str, Any]:
     """How Click reads an option, by the type that it is declared with."""
     option, kind = declaration.option, declaration.kind
@@ -142,7 +146,7 @@ def click_type(declaration: Declared) -> dict[str, Any]:
     if option.form:
         return {"type": _FORMS[option.form]}
     if numbers:
-        return {"type": integers("" if declaration.several is int else ADAPTIVE)}
+        return {"type": integers(_whole(option), "" if declaration.several is int else ADAPTIVE)}
     if get_origin(kind) is Mapping:
         return {"type": Parsed("text", _role), "multiple": True, "callback": lambda ctx, parameter, pairs: dict(pairs)}
     if declaration.several is not None:
@@ -159,8 +163,7 @@ def click_type(declaration: Declared) -> dict[str, Any]:
     if kind == bool | None:
         return {"type": _ON_OFF, "callback": lambda ctx, parameter, text: text and text == "on"}
     if kind is int:
-        return {"type": Whole(*(_MOST * sign if end is None else int(end)
-                                for sign, end in ((-1, option.least), (1, option.most))))}  # fmt: skip
+        return {"type": _whole(option)}
     low = option.least if option.above is None else option.above
     return {"type": Real(low, option.most, option.above is not None)} if kind is float else {}
 
@@ -253,9 +256,9 @@ drafter_option = _Option(
     shell_complete=offer_methods,
     help="Drafting method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq.",
 )
-gammas_option = _Option("--gamma", "gammas", type=integers())
+gammas_option = _Option("--gamma", "gammas", **click_type(option(Overrides, "gammas")))
 repeats_option = _Option("--repeats", type=Whole(1, MOST_REPEATS), show_default=True)
-rows_option = _Option("--rows", type=integers(), help="k: positions of a pass.")
+rows_option = _Option("--rows", **click_type(option(CalibrateOptions, "rows")), help="k: positions of a pass.")
 quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
 seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)
 output_option = _Option("-o", "--output", type=_FILE, required=True, help="The file to write.")
