@@ -25,7 +25,7 @@ def job(n_predict: int = 8) -> Job:
 
 def test_the_known_pass_gives_the_stored_logits_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_check.check_build(job()).known_distance < 0.1
-    monkeypatch.setattr(build_check, "_KNOWN", tuple(-value for value in build_check._KNOWN))
+    monkeypatch.setattr(build_check, "_LOGITS", tuple(-value for value in build_check._LOGITS))
     with pytest.raises(NativeError, match="computes something else"):
         build_check.check_build(job())
 
