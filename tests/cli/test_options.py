@@ -14,9 +14,12 @@ from typing import NoReturn
 
 import click
 import pytest
+from msgspec.structs import replace
 
 from mlsd.cli.main import cli
 from mlsd.errors import MlsdError
+from mlsd.measure.parent.tune import setting_of
+from mlsd.planning.options import SearchOptions
 from mlsd.planning.plan import plan_bench, prepare_study
 from mlsd.planning.request import BenchRequest, StudyRequest
 from tests.cli.conftest import Mlsd
@@ -46,8 +49,9 @@ WITHOUT_EFFECT = {  # what is said of nothing that is left
 VALUES = {  # of each option by the name of its parameter; "" of a flag
     "acceptance": "0.3", "accepted": "167/264", "against": "http://127.0.0.1:1", "arm": "sd", "budget_s": "5",
     "build": "9430", "chat": "", "chip": "M1", "cool_down_s": "3", "databases": "{study}", "db": "other.sqlite",
-    "depth": "8192", "depths": "64", "distances": "", "draft": "tiny-draft", "drafter_text": "pld",
-    "drafters": "ngram-cache", "drafts": "tiny-draft", "failed": "", "flags": "--no-mmap", "flash_attention": "off",
+    "depth": "8192", "depths": "64", "distances": "", "draft": "tiny-draft", "drafter": "ngram-cache",
+    "drafter_text": "pld", "drafters": "ngram-cache", "drafts": "tiny-draft", "failed": "", "flags": "--no-mmap",
+    "flash_attention": "off",
     "fresh": "", "full_drafts": "", "gamma": "2", "gammas": "2", "here": "", "kv_type": "q8_0",
     "launch": "llama-server", "layers": "2", "limit": "3", "machine": "x", "measure": "", "mgl": "2",
     "model": "Qwen3.5-2B Q4_K_M", "models": "draft-small=tiny-dense", "n_ctx": "512", "n_gpu_layers": "0",
@@ -63,7 +67,7 @@ VALUES = {  # of each option by the name of its parameter; "" of a flag
 ENGINE = {"n_ctx", "n_threads", "n_gpu_layers", "flash_attention", "kv_type"}
 COMMANDS: dict[str, tuple[set[str], dict[str, str]]] = {  # left out; values of its own
     "bench tiny-dense --drafter pld": ({"build"}, {}),
-    "bench tiny-dense --drafter pld --search 4": ({"build"}, {}),
+    "search tiny-dense --drafter pld": ({"build"}, {}),
     "run B --profile tiny": ({"build", "pull", "yes", "costs_s", "folder", "address", "certificate", "dry_run"}, {}),
     "compare . . tiny-dense --drafter pld": ({"fail_on"}, {"until": "2%", "n_threads": "1/2"}),
     "calibrate passes tiny-dense": ({"build"}, {}),
@@ -100,6 +104,10 @@ def _would_measure(*asked: object, **more: object) -> NoReturn:
     for part in (*asked, *more.items()):
         if isinstance(part, BenchRequest):
             shown += [plan_bench(part), part.goal]
+        elif isinstance(part, SearchOptions):
+            setting = setting_of(part)
+            setting = replace(setting, arms=((setting.arms[0][0], (2,)),))
+            shown += [plan_bench(setting), part.settings, part.budget_s, part.db]
         elif isinstance(part, StudyRequest):
             shown += [prepare_study(part)]
         elif not callable(part):

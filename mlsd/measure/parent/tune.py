@@ -63,7 +63,7 @@ def tune(asked: SearchOptions, watcher: Watcher | None = None, start: StartBench
     measures on this machine; StoreError.
     """
     path, watcher = Path(asked.db) if asked.db else study_path(BENCHES), watcher or Watcher()
-    setting = _setting(asked)
+    setting = setting_of(asked)
     if len(setting.prompts) == 2:
         raise InputError(
             "Two prompts say nothing of a workload.", hint="Tune on one prompt, or on three and more for a workload."
@@ -106,7 +106,8 @@ class _Wave(NamedTuple):
     gammas: tuple[int, ...]
 
 
-def _setting(asked: SearchOptions) -> BenchRequest:
+def setting_of(asked: SearchOptions) -> BenchRequest:
+    """What each setting is measured by; its one method has the options that were given, and no gammas."""
     given, _ = own_draft(parse_drafter(asked.drafter) if isinstance(asked.drafter, str) else asked.drafter)
     bench = resolve_bench(part(BenchOptions, asked, drafters=(asked.drafter,), budget_s=None))
     if len(bench.arms) != 1:
