@@ -63,7 +63,7 @@ REFUSED = [
     ("calibrate tiny-dense --rows 0,1", "0 is not at least 1"),
     ("calibrate tiny-dense --depth 0", "0 is not at least 1"),
     ("calibrate tiny-dense --budget-s 0", "above 0"),
-    ("calibrate parts {tiny}/llama.gguf --rows 0,1", "positive"),
+    ("calibrate parts {tiny}/llama.gguf --rows 0,1", "0 is not at least 1"),
     ("calibrate parts {tiny}/llama.gguf --drafter mtp", "mtp was shown to be exact on qwen35"),
     ("calibrate parts {tiny}/llama.gguf --drafter layer-skip:exit=99", "99"),
     ("calibrate parts {tiny}/llama.gguf --drafter pld --n-predict 1", "must be from 2"),
