@@ -153,7 +153,7 @@ _OF_CASE = [  # what all pairs of a case have in common
 
 
 def pairs(
-    found: Iterable[TrialPair], models: Mapping[str, ModelFacts], ratios: Mapping[int, float] | None = None
+    trial_pairs: Iterable[TrialPair], models: Mapping[str, ModelFacts], ratios: Mapping[int, float] | None = None
 ) -> pd.DataFrame:
     """One row a pair with rounds: columns `PAIRS`; `ratios` are perplexity ratios by the trial that drafted."""
     import pandas as pd
@@ -164,7 +164,7 @@ def pairs(
         facts, ratio, whole = models.get(pair.own.case.target.id), (ratios or {}).get(pair.own.id), pair.own.whole
         return Paired(pair, facts, of_draft, ratio, whole, whole.ms_per_round)
 
-    rows = [paired(one) for one in found if one.own.whole.rounds]
+    rows = [paired(one) for one in trial_pairs if one.own.whole.rounds]
     cases = {one.own.case_id: one for one in rows}
     by_case = made(cases.values(), (one for one in PAIRS if one.name in _OF_CASE)).set_index(pd.Index(cases))
     by_trial = made(rows, (one for one in PAIRS if one.name not in _OF_CASE))

@@ -53,10 +53,12 @@ def pair_trials(
     if not arms:
         raise AnalysisError("The study holds no trials.", hint="Measure something first: mlsd run.")
     pairs = [pair for one in arms if one.question.source == "engine" and one.n_valid for pair in one.pairs]
-    alone = [TrialPair(one, one) for arm in arms if arm.is_plain and arm.n_valid for one in counting(arm.trials)]
-    plain = [one for one in alone if one.own.case.source == "engine" and speed(one.own.trial)]
-    own, beside = frames.pairs(pairs, models, ratios), frames.pairs(plain, models, ratios)
-    return PairedTrials(pairs=own, plain=beside, models=models, **more)
+    beside_itself = [
+        TrialPair(one, one) for arm in arms if arm.is_plain and arm.n_valid for one in counting(arm.trials)
+    ]
+    plain = [one for one in beside_itself if one.own.case.source == "engine" and speed(one.own.trial)]
+    drafted, alone = (frames.pairs(some, models, ratios) for some in (pairs, plain))
+    return PairedTrials(pairs=drafted, plain=alone, models=models, **more)
 
 
 def units_of(pairs: pd.DataFrame) -> pd.Series[Any]:

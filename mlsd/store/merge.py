@@ -34,7 +34,7 @@ def merge(store: Store, theirs: Store, as_stored: Callable[[Run], Run] = lambda 
     store.add_models(theirs.models().values())
     numbers, there = dict[int, int](), dict[tuple[str, int, int], dict[str, Trial]]()
     for stored_trial in store.trials(rounds=False):
-        there.setdefault(_place(stored_trial), {})[stored_trial.trial.case_id] = stored_trial.trial
+        there.setdefault(_block_of(stored_trial), {})[stored_trial.trial.case_id] = stored_trial.trial
     for run in runs:
         machine = environment_key(run.environment)
         stored = runs_here.get((machine, run.started_at, run.seed))
@@ -52,7 +52,7 @@ def merge(store: Store, theirs: Store, as_stored: Callable[[Run], Run] = lambda 
                 number, (stored_trial for kind in FIGURES for of, stored_trial in theirs.figures(kind) if of == run.id)
             )
     for of_block in grouped(trials, lambda stored_trial: stored_trial.block_id).values():
-        block, here = [stored_trial.trial for stored_trial in of_block], there.setdefault(_place(of_block[0]), {})
+        block, here = [stored_trial.trial for stored_trial in of_block], there.setdefault(_block_of(of_block[0]), {})
         if (supersede := _counts_instead(block, here)) or any(trial.case_id not in here for trial in block):
             new += store.add(numbers[of_block[0].run_id], block, supersede=supersede)
             here |= {trial.case_id: trial for trial in block}
@@ -62,7 +62,7 @@ def merge(store: Store, theirs: Store, as_stored: Callable[[Run], Run] = lambda 
     return Merged(new=tuple(new), n_known=len(trials) - len(new), machines=tuple(machines))
 
 
-def _place(stored: Measured) -> tuple[str, int, int]:
+def _block_of(stored: Measured) -> tuple[str, int, int]:
     return stored.environment_key, stored.trial.block, stored.trial.repeat
 
 

@@ -377,7 +377,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
     @property
     def positions(self) -> tuple[Position, ...]:
         """Acceptance at each place of a draft; empty where single rounds are not known."""
-        texts = grouped(counting(self.trials), lambda one: _place(one)[0]).values()
+        texts = grouped(counting(self.trials), lambda one: _block_of(one)[0]).values()
         return by_position([(total(one.whole for one in rows), len(rows)) for rows in texts])
 
     @property
@@ -439,11 +439,11 @@ def prefill_speed(rows: Iterable[Measured]) -> float | None:
 
 
 def speed_over(
-    base: Iterable[Measured], own: Iterable[Measured], of: Callable[[Trial], float | None] = speed
+    base: Iterable[Measured], others: Iterable[Measured], of: Callable[[Trial], float | None] = speed
 ) -> Interval | None:
     """The speed of one program over another's in the same blocks, one process each throughout."""
     design = Design(n_arms=1, stopping=Stopping.FIXED, process_per_arm=True)
-    return against(_logs(base, of), {"": _logs(own, of)}, design).get("")
+    return against(_logs(base, of), {"": _logs(others, of)}, design).get("")
 
 
 # --- inside -------------------------------------------------------------------------------------------------------
@@ -502,11 +502,11 @@ def _quiet_blocks_lacking(pairs: Sequence[TrialPair]) -> int:
     return max(LEAST_BLOCKS - n_quiet, n_waited - n_quiet, 0) if n_waited and not _are_short(pairs) else 0
 
 
-def _pairs(own: Iterable[Measured], plain: Iterable[Measured]) -> list[TrialPair]:
+def _pairs(rows: Iterable[Measured], plain: Iterable[Measured]) -> list[TrialPair]:
     """The one pairing: trials that count and are timed, each beside the plain one of its prompt and block."""
-    base = {_place(one): one for one in plain if one.trial.valid and speed(one.trial) is not None}
-    timed = [one for one in own if speed(one.trial) is not None]
-    return [TrialPair(base[place], one) for one in timed if (place := _place(one)) in base]
+    base = {_block_of(one): one for one in plain if one.trial.valid and speed(one.trial) is not None}
+    timed = [one for one in rows if speed(one.trial) is not None]
+    return [TrialPair(base[place], one) for one in timed if (place := _block_of(one)) in base]
 
 
 def waited_ns(trial: Trial) -> int:
@@ -524,7 +524,9 @@ def _generation_ns(trial: Trial) -> int:
 def _most(rows: Sequence[Measured]) -> Most | None:
     """What the rounds of an arm's valid trials allow: MGL, as a speedup the geometric mean over prompts."""
     speculative = [one for one in rows if one.trial.valid and one.case.arm == "sd"]
-    prompts = [total(one.whole for one in some) for some in grouped(speculative, lambda one: _place(one)[0]).values()]
+    prompts = [
+        total(one.whole for one in some) for some in grouped(speculative, lambda one: _block_of(one)[0]).values()
+    ]
     mgls = [found for one in prompts if (found := one.mgl) is not None]
     if not mgls:
         gamma = next((one.case.gamma for one in speculative), 0)
@@ -563,7 +565,7 @@ def _result(
     ]  # fmt: skip
     first_ms = _mean([one.own for one, *_ in begun] if pairs else shown, lambda one: first_token_ms(one.trial))
     later_ms = [ms - plain_ms for _, plain_ms, ms in begun]
-    places = [_place(one.own) for one, *_ in begun]
+    places = [_block_of(one.own) for one, *_ in begun]
     units = [prompt for prompt, _ in places] if len({prompt for prompt, _ in places}) > 1 else places
     pays = None  # of an arm whose times count for nothing: what an unchecked loop claims pays nowhere
     if standing is not None and ratio is not None and plain_tok_s is not None:
@@ -596,14 +598,14 @@ def counting(rows: Iterable[Measured]) -> list[Measured]:
     ]
 
 
-def _place(stored: Measured) -> tuple[str, int]:
+def _block_of(stored: Measured) -> tuple[str, int]:
     prompt = stored.case.prompt
     return f"{prompt.key} {prompt.sha256}:{prompt.n_tokens}", stored.block_id
 
 
 def _logs(rows: Iterable[Measured], of: Callable[[Trial], float | None]) -> Logs:
     with_speed = ((one, of(one.trial)) for one in rows if one.trial.valid)
-    return {_place(one): math.log(tok_s) for one, tok_s in with_speed if tok_s}
+    return {_block_of(one): math.log(tok_s) for one, tok_s in with_speed if tok_s}
 
 
 def _tok_s(stored: Measured) -> float:
@@ -613,7 +615,7 @@ def _tok_s(stored: Measured) -> float:
 
 
 def _by_prompt(rows: Iterable[Measured], of: Callable[[Measured], float | None]) -> Iterator[list[float]]:
-    for of_prompt in grouped(rows, lambda one: _place(one)[0]).values():
+    for of_prompt in grouped(rows, lambda one: _block_of(one)[0]).values():
         if values := [math.log(value) for one in of_prompt if (value := of(one))]:
             yield values
 

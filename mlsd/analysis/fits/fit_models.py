@@ -37,29 +37,29 @@ def _sum_of_terms(
     terms: Terms,
     *,
     starts: Values | None = None,
-    known: Callable[[Columns, Values], Floats] | None = None,
+    given_cost: Callable[[Columns, Values], Floats] | None = None,
 ) -> Model:
     """A time that is the sum of `terms`, each times its parameter, or over it where that is a bandwidth.
 
     Terms belong to the parameters that are not in `starts`; those are given to `terms` as they are, and a fit begins at
-    their values. With `known` the sum and what is known give the cost of a token of a speedup, ``1 / S``.
+    their values. With `given_cost` the sum and what is known give the cost of a token of a speedup, ``1 / S``.
     """
-    own, given = [p for p in parameters if p.name not in (starts or {})], starts or {}
+    free, given = [p for p in parameters if p.name not in (starts or {})], starts or {}
 
     def predict(values: Values, columns: Columns) -> Floats:
-        factors = [1 / values[p.name] if p is _BANDWIDTH else values[p.name] for p in own]
+        factors = [1 / values[p.name] if p is _BANDWIDTH else values[p.name] for p in free]
         total = sum(factor * np.asarray(term) for factor, term in zip(factors, terms(columns, values), strict=True))
         # The search may try a round that costs nothing.
-        return np.asarray(total if known is None else 1 / np.maximum(known(columns, values) + total, 1e-12))
+        return np.asarray(total if given_cost is None else 1 / np.maximum(given_cost(columns, values) + total, 1e-12))
 
     def guess(columns: Columns, observed: Floats) -> dict[str, float]:
         """Least squares on relative errors, which are linear here."""
-        weight = 1 / observed if known is None else observed
-        rest = np.ones_like(observed) if known is None else 1 - known(columns, given) * observed
+        weight = 1 / observed if given_cost is None else observed
+        rest = np.ones_like(observed) if given_cost is None else 1 - given_cost(columns, given) * observed
         design = [np.broadcast_to(term, observed.shape) * weight for term in terms(columns, given)]
         factors = _not_negative(design, rest)
         least = [_LEAST_SHARE / max(float(np.mean(term)), 1e-300) for term in design]
-        start = {p.name: 1 / max(f, n) if p is _BANDWIDTH else f for p, f, n in zip(own, factors, least, strict=True)}
+        start = {p.name: 1 / max(f, n) if p is _BANDWIDTH else f for p, f, n in zip(free, factors, least, strict=True)}
         return {**start, **given}
 
     return Model(name, formula, tuple(parameters), predict, guess)
@@ -174,7 +174,7 @@ def classical() -> Model:
         [Parameter("alpha", "", 0.0, 1.0), _DRAFT_COST],
         lambda c, values: [c["gamma"] * a_token(c, values)],
         starts={"alpha": 0.5},
-        known=a_token,
+        given_cost=a_token,
     )
 
 
@@ -189,7 +189,7 @@ def batch_published() -> Model:
         "S = g / (pass_cost + token_cost g)",
         [Parameter("pass_cost", "T(1)"), Parameter("token_cost", "T(1)")],
         lambda c, _: [1 / c["gamma"], 1.0],
-        known=lambda c, _: np.zeros_like(c["gamma"]),
+        given_cost=lambda c, _: np.zeros_like(c["gamma"]),
     )
 
 
@@ -200,7 +200,7 @@ def overhead() -> Model:
         "S = MGL / (1 + c g)",
         [_DRAFT_COST],
         lambda c, _: [c["gamma"] / c["mgl"]],
-        known=lambda c, _: 1 / c["mgl"],
+        given_cost=lambda c, _: 1 / c["mgl"],
     )
 
 
@@ -216,7 +216,7 @@ def measured_cost() -> Model:
         "S = MGL / (T_draft + T(g+1) + rest) T(1)",
         [Parameter("rest_cost", "T(1)")],
         lambda c, _: [1 / c["mgl"]],
-        known=lambda c, _: (c["draft_ratio"] + c["verify_ratio"]) / c["mgl"],
+        given_cost=lambda c, _: (c["draft_ratio"] + c["verify_ratio"]) / c["mgl"],
     )
 
 

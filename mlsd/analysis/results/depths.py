@@ -11,7 +11,7 @@ from mlsd.trials.results import ArmResult
 class DeepArm(NamedTuple):
     """An arm behind some depth of other text."""
 
-    found: ArmResult
+    arm: ArmResult
     prompt: str  # without its depth
     depth: int  # tokens before the prompt
     plain_ms: float | None  # mean pass of plain decoding
@@ -35,17 +35,17 @@ def deep_arms(results: Iterable[ArmResult]) -> list[DeepArm]:
         prompt, _, depth = arm.question.text.partition("@")
         verify_ms = arm.ms_per_round.get("verify", 0.0)
         rows.append(DeepArm(arm, prompt, int(depth or 0), plain.get((arm.question, arm.session)), verify_ms))
-    return sorted(rows, key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt, row.depth))
+    return sorted(rows, key=lambda row: (row.arm.case.target.id, row.arm.setting, row.prompt, row.depth))
 
 
 def depth_sentences(results: Iterable[ArmResult]) -> list[str]:
     """What was decided of each setting at every depth that was measured, and up to where it pays."""
     sentences = []
     for (target, setting, prompt), group in groupby(
-        deep_arms(results), key=lambda row: (row.found.case.target.id, row.found.setting, row.prompt)
+        deep_arms(results), key=lambda row: (row.arm.case.target.id, row.arm.setting, row.prompt)
     ):
-        judged = [row for row in group if row.found.standing is not None or row.found.n_invalid]
-        decisions = [(row.depth, _word(row.found)) for row in judged]
+        judged = [row for row in group if row.arm.standing is not None or row.arm.n_invalid]
+        decisions = [(row.depth, _word(row.arm)) for row in judged]
         if len({depth for depth, _ in decisions}) > 1:
             by_word = groupby(decisions, key=lambda pair: pair[1])
             said = "; ".join(f"{word} behind {', '.join(str(depth) for depth, _ in own)}" for word, own in by_word)
@@ -65,12 +65,12 @@ def _reach(rows: Sequence[DeepArm]) -> str:
 
     Nothing of one that is not faster at first, or faster again behind a depth at which it was not.
     """
-    n_faster = sum(row.found.effect == "faster" for row in rows)
-    if not n_faster or any(row.found.effect != "faster" for row in rows[:n_faster]):
+    n_faster = sum(row.arm.effect == "faster" for row in rows)
+    if not n_faster or any(row.arm.effect != "faster" for row in rows[:n_faster]):
         return ""
     last, after = rows[n_faster - 1], rows[n_faster] if n_faster < len(rows) else None
-    if after is None or _word(after.found) != "slower" or last.found.ratio is None or after.found.ratio is None:
+    if after is None or _word(after.arm) != "slower" or last.arm.ratio is None or after.arm.ratio is None:
         return f": it pays up to {last.depth} tokens of context at least" if last.depth else ""
-    high, low = math.log(last.found.ratio.value), math.log(after.found.ratio.value)
+    high, low = math.log(last.arm.ratio.value), math.log(after.arm.ratio.value)
     about = last.depth + (after.depth - last.depth) * high / (high - low)
     return f": it pays up to about {float(f'{about:.2g}'):.0f} tokens of context"

@@ -73,7 +73,7 @@ def plain_tokens(arms: list[ArmResult], models: Mapping[str, ModelFacts]) -> lis
     passes = []
     for arm in arms:
         facts, tok_s = models.get(arm.case.target.id), arm.tok_s
-        if not arm.is_plain or not arm.n_valid or facts is None or not tok_s or not _known(facts):
+        if not arm.is_plain or not arm.n_valid or facts is None or not tok_s or not _has_bytes(facts):
             continue
         ms, spread = 1e3 / tok_s, arm.spread or 0.0
         span = Interval(value=ms, low=ms / (1 + spread), high=ms * (1 + spread), n=arm.n_valid)
@@ -85,7 +85,7 @@ def timed_passes(
     name: str, facts: ModelFacts, curve: TargetCurve, counted: Mapping[int, CoverageRow] | None = None
 ) -> list[Pass]:
     """Every timed pass whose bytes are known: of a mixture those over as many tokens as its experts were counted in."""
-    if not _known(facts):
+    if not _has_bytes(facts):
         return []
     passes = []
     for timed in curve.passes:
@@ -101,7 +101,7 @@ def compute_roof(passes: list[Pass]) -> float | None:
     return max((one.gflop_s for one in passes if (one.k or 0) >= ENOUGH and one.gflop_s is not None), default=None)
 
 
-def _known(facts: ModelFacts) -> bool:
+def _has_bytes(facts: ModelFacts) -> bool:
     return bool(facts.active_bytes and facts.weight_bytes and facts.n_parameters_active)
 
 
