@@ -47,12 +47,12 @@ def depth_table(study: Study) -> Table:
     return table(
         "Speculation over depth",
         deep_arms(study.results),
-        *of_their_arms("found", "target setting"),
+        *of_their_arms("arm", "target setting"),
         column("prompt"),
         column("depth", "n", "tokens of other text before the prompt"),
         column("T(1) ms", "2", "mean pass of plain decoding", "plain_ms"),
         column("T(k)/T(1)", "2", "mean pass of the arm's verifications over it", "of_plain"),
-        *of_their_arms("found", f"{RESULT} verdict"),
+        *of_their_arms("arm", f"{RESULT} verdict"),
         id="depth",
         note=" ".join(depth_sentences(study.results)),
     )
