@@ -120,9 +120,12 @@ def table_4(study: Study) -> Table:
     ours, note, plain = models_of(study), _other_models(study), study.paired.plain
     rows = []
     for row in printed_rows("table 4"):
-        arm = study.plain_by_target.get(model := ours.get(row["target"]) or "")
-        over = None if arm is None or arm.tok_s is None else arm.tok_s / float(row["tok_s"].split()[0])
-        rows.append({**row, "model": model, "arm": arm, "here": arm.tok_s if arm else "not measured", "over": over})
+        model = ours.get(row["target"])
+        arm = study.plain_by_target.get(model or "")
+        tok_s = None if arm is None else arm.tok_s
+        over = None if tok_s is None else tok_s / float(row["tok_s"].split()[0])
+        here = "not measured" if tok_s is None else tok_s
+        rows.append({**row, "model": model, "arm": arm, "here": here, "over": over})
     trials = {one.id for row in rows if row["arm"] is not None for one in row["arm"].trials}
     return table(
         "Table 4: baseline throughput, tok/s",

@@ -44,7 +44,7 @@ _LABELS = {
 def environment_table(study: Study) -> Table:
     """The machine and the build."""
     rows: list[tuple[str, Any]] = [row for name, row in machine_rows(study.environment).items() if name != "host"]
-    first, *_, last = (study.runs[0], *study.runs)
+    first, last = study.runs[0], study.runs[-1]
     if study.environment.backend == "Metal":
         steps = metal_steps(study.environment.llama_cpp_build)
         rows.append(("kernels", "which build it is, is not known" if steps is None else steps.side))
