@@ -1,7 +1,6 @@
 """The figure that shows the answer: what every setting gains or loses against plain decoding."""
 
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -93,19 +92,16 @@ def arm_labels(arms: Sequence[ArmResult], naming: Callable[[ArmResult], str] | N
     differ = [part for part in _ALWAYS if len({part(arm) for arm in arms}) > 1]
     labels = [", ".join(((naming or setting)(arm), *(part(arm) for part in differ))) for arm in arms]
     for part in _IF_NEEDED:
-        counts = Counter(labels)
         rows = list(zip(labels, arms, strict=True))
-        of_label = {label: {part(arm) for other, arm in rows if other == label} for label in counts}
+        of_label = {label: {part(arm) for other, arm in rows if other == label} for label in set(labels)}
         labels = [f"{label}, {part(arm)}" if len(of_label[label]) > 1 else label for label, arm in rows]
     return labels
 
 
 def _common(arms: Sequence[ArmResult]) -> str:
     """What labels leave out, for it is the same of all."""
-    same = [
-        part(arms[0]) for part in (lambda arm: arm.case.target.id, *_ALWAYS) if len({part(arm) for arm in arms}) == 1
-    ]
-    return ", ".join((*same, "log scale"))
+    values = ({part(arm) for arm in arms} for part in (lambda arm: arm.case.target.id, *_ALWAYS))
+    return ", ".join((*(same.pop() for same in values if len(same) == 1), "log scale"))
 
 
 def _shown(arms: Sequence[ArmResult]) -> list[ArmResult]:
