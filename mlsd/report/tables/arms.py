@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlsd.columns import Column, column, inside
 from mlsd.records import Status
-from mlsd.report.render.table import Table, table
+from mlsd.report.render.table import Table, formatted, table
 from mlsd.report.tables.columns import RESULT, SHOWN_OF_QUESTION, TERMINAL, measured_columns, of_arms
 from mlsd.trials.results import prefill_speed
 from mlsd.units import counted
@@ -69,6 +69,10 @@ def server_table(result: ServerResult) -> Table:
         count = arm.question.suite.rpartition("-")[2]
         return count if count.isdigit() else "1"
 
+    def interval(arm: ArmResult) -> str | None:
+        ends = formatted(arm.ratio, "2..")
+        return None if ends.sort is None else f"{ends.text} ({arm.effect})"
+
     def verdict(arm: ArmResult) -> str:
         return server_arms.verdict_words(arm, deterministic=result.deterministic)
 
@@ -81,7 +85,8 @@ def server_table(result: ServerResult) -> Table:
         *of_arms("tok_s plain_tok_s client_tok_s"),
         *_spreads(),
         _RATIO if rivals else of_arms("times")[0],
-        *of_arms("ci effect acceptance_rate accepted_of_output mgl rounds"),
+        column("95 % CI", "n", "interval of the ratio, corrected for the number of arms", interval),
+        *of_arms("acceptance_rate accepted_of_output mgl rounds"),
         *(() if rivals else (column("verdict", of=verdict),)),
     )
 
