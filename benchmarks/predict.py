@@ -48,9 +48,9 @@ def run() -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder:
         predictions: list[Prediction] = []
         for name, target, draft, n_predict, slices in pairs(Path(folder)):
-            found = predict(target, draft, n_predict, slices)
-            predictions += found
-            yield from results(name, found)
+            pair = predict(target, draft, n_predict, slices)
+            predictions += pair
+            yield from results(name, pair)
         yield from results("all pairs", predictions, bars=True)
         yield from replayed()
 
@@ -158,9 +158,9 @@ def bench(
     return [Measured(case, trial, counts_of(trial), 1_000 * part + trial.block) for case, trial in ran]
 
 
-def results(name: str, found: list[Prediction], *, bars: bool = False) -> Iterator[Result]:
-    errors = [100 * abs(p.error) for p in found]
-    spreads = [100 * (p.spread or 0.0) for p in found]
+def results(name: str, predictions: list[Prediction], *, bars: bool = False) -> Iterator[Result]:
+    errors = [100 * abs(p.error) for p in predictions]
+    spreads = [100 * (p.spread or 0.0) for p in predictions]
     median, p95 = statistics.median(errors), float(np.quantile(errors, 0.95))
     low, high = min(errors), max(errors)
     for label, value, limit in (("median", median, 5.0), ("95th percentile", p95, 15.0)):

@@ -26,7 +26,7 @@ from benchmarks.harness import Result
 from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import AdviceQuestion, AdvisedMachine, answer
 from mlsd.analysis.advise.known_model import by_sizes
-from mlsd.analysis.predict.known import Known
+from mlsd.analysis.predict.evidence import Evidence
 from mlsd.audits import published_tables as published
 from mlsd.audits.printed import parse_printed
 from mlsd.errors import InputError
@@ -652,7 +652,7 @@ def kept_aside() -> list[Asked]:
             assert chip is not None
             on = Runtime(chip=chip, build=_build(cells))
             (said,) = (
-                p for p in answer(asked, Known(), AdvisedMachine(runtime=on)).recommendation.prospects if p.gamma
+                p for p in answer(asked, Evidence(), AdvisedMachine(runtime=on)).recommendation.prospects if p.gamma
             )
             speedup, measured = said.speedup, float(cells["tok_s"]) / float(cells["baseline_tok_s"])
             ends = (speedup.low or 0.0, speedup.high or math.inf, speedup.value)
@@ -741,7 +741,7 @@ def questions() -> Iterator[Result]:
             apple = passes.apple_chip(chip, peak_gb_s=peak)
             on = None if apple is None else Runtime(chip=apple, program=program, build=build)
             of_target = msgspec.structs.replace(question, target=target)
-            verdicts[answer(of_target, Known(), AdvisedMachine(runtime=on)).recommendation.verdict] += 1
+            verdicts[answer(of_target, Evidence(), AdvisedMachine(runtime=on)).recommendation.verdict] += 1
         total = sum(verdicts.values())
         share = 100 * (total - verdicts["not decided yet"]) / total
         said = f"{total} questions, {name}: on {verdicts['on']}, off {verdicts['off']}"

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from mlsd.analysis import frames
-from mlsd.analysis.predict.known import read_known
+from mlsd.analysis.predict.evidence import read_evidence
 from mlsd.analysis.study.study import read_study
 from mlsd.audits.check import audit
 from mlsd.audits.trials import database_context, refuted
@@ -164,7 +164,7 @@ def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_
     words = "6 trials stand in no speedup, fit, claim or advice: on this machine"
     assert any(words in told for told in study.notes)
     with Store.open(path, read_only=True) as store:
-        known = read_known([store], refuted)
+        known = read_evidence([store], refuted)
     (measured,) = known.arms.values()
     assert {one.case.gamma for one in measured} == {0, 4}
     advised = CliRunner().invoke(cli, ["advise", "tiny-moe", "--chip", "M1", "--db", str(path), "--json"])

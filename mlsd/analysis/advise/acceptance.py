@@ -31,7 +31,7 @@ from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
 
-PLAIN_WAY = Arm()  # plain decoding
+PLAIN_ARM = Arm()  # plain decoding
 HEADS = ("mtp", "eagle3", "dflash", "dspark")
 NATIVE = ("mtp",)  # trained with its target
 _FAULT = 0.5  # every public native head accepts more than 75 % of first tokens
@@ -46,7 +46,7 @@ _TEXTS = 3  # whose scatter says more than that of rounds
 class Acceptance(Record, frozen=True, kw_only=True):
     """How often one drafter is right on one target."""
 
-    way: Arm  # the drafter, without a gamma
+    arm: Arm  # the drafter, without a gamma
     alphas: tuple[float, ...] = ()  # given that the position before was accepted; the last one goes on
     measured: Mapping[int, Outcomes] = {}  # how rounds ended, by gamma
     relative_error: float = 0.0  # standard error of the MGL over the MGL
@@ -62,7 +62,7 @@ class Acceptance(Record, frozen=True, kw_only=True):
             return at_gamma(self.measured[near], near, gamma)
         alphas = self.alphas if alpha is None else (alpha,)
         if self.of_proposed is not None:
-            return outcomes_cut(self.of_proposed, self.way.p_min, alphas[0], gamma)
+            return outcomes_cut(self.of_proposed, self.arm.p_min, alphas[0], gamma)
         return outcomes(alphas, gamma, alphas[0] if self.is_lookup else 1.0)
 
 
@@ -79,30 +79,32 @@ class Stated(Record, frozen=True, kw_only=True):
     n_output: int | None = None  # tokens of the answer that `counts` are of: rounds that did not propose count, too
 
     def __post_init__(self) -> None:
-        self.of(PLAIN_WAY)
+        self.of(PLAIN_ARM)
 
-    def of(self, way: Arm) -> Acceptance:
+    def of(self, arm: Arm) -> Acceptance:
         """The acceptance of that drafter."""
-        is_lookup = is_look_up(way.method)
-        ends, words = self._ends(is_lookup)
+        is_lookup = is_look_up(arm.method)
+        ends, source = self._ends(is_lookup)
         unsaid = self.n_output is None and self.mgl is None  # how much rounds propose
         if is_lookup and unsaid:
             raise InputError(
-                f"{way.name} proposes in some rounds only, so what is accepted of its proposals gives no speed.",
+                f"{arm.name} proposes in some rounds only, so what is accepted of its proposals gives no speed.",
                 hint="Give the length of the answer too: --accepted 140/245 --output-tokens 256; or --mgl.",
             )
-        if way.p_min and unsaid:
-            found, rate = any_acceptance(way, None), outcomes_rate(ends)
-            words = f"{words.partition(':')[0]}; drafts as long as {found.source} would let p_min {way.p_min:g} stand"
-            least, most = found.assumed or (0.0, 1.0)
-            range_ = (max(least, way.p_min / 2 + 0.02), most)  # what is less often right is seldom sure enough
+        if arm.p_min and unsaid:
+            assumed, rate = any_acceptance(arm, None), outcomes_rate(ends)
+            source = (
+                f"{source.partition(':')[0]}; drafts as long as {assumed.source} would let p_min {arm.p_min:g} stand"
+            )
+            least, most = assumed.assumed or (0.0, 1.0)
+            range_ = (max(least, arm.p_min / 2 + 0.02), most)  # what is less often right is seldom sure enough
             return replace(
-                found, of_proposed=rate, assumed=range_, source=f"{words} (--output-tokens or --mgl says it)"
+                assumed, of_proposed=rate, assumed=range_, source=f"{source} (--output-tokens or --mgl says it)"
             )
         first = outcomes_rate(ends)
-        if way.method in NATIVE and self.gamma == 1 and first < _FAULT:
-            words += f"; {FAULT_WORDS}"
-        return Acceptance(way=way, measured={self.gamma: ends}, source=words)
+        if arm.method in NATIVE and self.gamma == 1 and first < _FAULT:
+            source += f"; {FAULT_WORDS}"
+        return Acceptance(arm=arm, measured={self.gamma: ends}, source=source)
 
     def _ends(self, is_lookup: bool) -> tuple[Outcomes, str]:
         gamma, said, mgl, length = self.gamma, "", self.mgl, float(self.gamma)
@@ -197,17 +199,17 @@ def entries_of(arms: Iterable[ArmResult], source: str, date: str) -> str:
     Of each drafter on each kind of text the longest draft; a drafter with options of its own has no entry.
     """
     lines = ["# Written by `mlsd record acceptances`: put it into the folder MLSD_HOME of another machine."]
-    places = grouped(
-        (arm for arm in arms if not arm.is_plain), lambda a: (a.case.target.id, way_of(a), a.case.prompt.workload)
+    groups = grouped(
+        (arm for arm in arms if not arm.is_plain), lambda a: (a.case.target.id, arm_of(a), a.case.prompt.workload)
     )
-    for (target, way, text), own in places.items():
-        gamma = max(arm.case.gamma for arm in own)
-        same = [arm for arm in own if arm.case.gamma == gamma]
+    for (target, arm, text), drafting in groups.items():
+        gamma = max(arm.case.gamma for arm in drafting)
+        same = [arm for arm in drafting if arm.case.gamma == gamma]
         whole, positions = total(arm.whole for arm in same), by_position([(total(a.whole for a in same), len(same))])
-        if way.options or not positions:
+        if arm.options or not positions:
             continue
         fields = {
-            "targets": [target], "drafts": [way.draft.id] if way.draft else [], "method": way.method, "text": text,
+            "targets": [target], "drafts": [arm.draft.id] if arm.draft else [], "method": arm.method, "text": text,
             "accepted": [one.accepted for one in positions], "reached": [one.reached for one in positions],
             "drafting": positions[0].reached / whole.rounds,
             "source": f"{source}, {whole.rounds} rounds", "date": date,
@@ -216,7 +218,7 @@ def entries_of(arms: Iterable[ArmResult], source: str, date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def way_of(arm: ArmResult) -> Arm:
+def arm_of(arm: ArmResult) -> Arm:
     """The drafter of an arm, its draft by its id."""
     spec = arm.case.drafter
     return arm_named(spec.name, spec.draft.id if spec.draft else None, options_text(spec))
@@ -224,22 +226,24 @@ def way_of(arm: ArmResult) -> Arm:
 
 def own_acceptances(arms: Iterable[ArmResult]) -> list[Acceptance]:
     """Of every drafter in these arms, at each gamma over all their texts together."""
-    found = []
-    for way, own in grouped(arms, way_of).items():
-        by_gamma = {gamma: total(a.whole for a in same) for gamma, same in grouped(own, lambda a: a.case.gamma).items()}
+    acceptances = []
+    for arm, measured in grouped(arms, arm_of).items():
+        by_gamma = {
+            gamma: total(a.whole for a in same) for gamma, same in grouped(measured, lambda a: a.case.gamma).items()
+        }
         ends = {gamma: outcomes_of(whole) for gamma, whole in by_gamma.items() if gamma and whole.endings}
         if not ends:
             continue
         n_rounds = sum(whole.rounds for whole in by_gamma.values())
-        texts = sorted({arm.text for arm in own})
-        by_text = [total(a.whole for a in same).mgl or 1.0 for same in grouped(own, lambda a: a.text).values()]
+        texts = sorted({arm.text for arm in measured})
+        by_text = [total(a.whole for a in same).mgl or 1.0 for same in grouped(measured, lambda a: a.text).values()]
         if len(by_text) >= _TEXTS:
             error = statistics.stdev(by_text) / math.sqrt(len(by_text)) / statistics.fmean(by_text)
         else:
             error = max(map(spread_of_mgl, ends.values())) / math.sqrt(n_rounds)
         source = f"{n_rounds} rounds on {', '.join(texts)}"
-        found.append(Acceptance(way=way, measured=ends, relative_error=error, source=source))
-    return found
+        acceptances.append(Acceptance(arm=arm, measured=ends, relative_error=error, source=source))
+    return acceptances
 
 
 def known_acceptances(target: str, workload: str | None = None) -> list[Acceptance]:
@@ -253,24 +257,26 @@ def known_acceptances(target: str, workload: str | None = None) -> list[Acceptan
         for kind in ("measured", "assumed")
     }
     entries["measured"] += [entry for entry in _brought() if target.lower().startswith(entry.targets)]
-    found = []
+    acceptances = []
     ways = [(one, draft) for one in entries["measured"] if one.tells(workload) for draft in one.drafts or (None,)]
     for (method, draft), same in grouped(ways, lambda pair: (pair[0].method, pair[1])).items():
         by_gamma: dict[int, list[Outcomes]] = {}
         for entry, _ in same:
             for gamma, ends in entry.measured.items():
                 by_gamma.setdefault(gamma, []).append(ends)
-        found.append(
+        acceptances.append(
             Acceptance(
-                way=arm_named(method, draft),
+                arm=arm_named(method, draft),
                 measured={gamma: _mean(several) for gamma, several in by_gamma.items()},
                 relative_error=_ELSEWHERE,
                 source="; ".join(f"{entry.source}, {entry.date}" for entry, _ in same),
             )
         )
     for entry in entries["assumed"]:
-        found += [_within(arm_named(DRAFT_MODEL, name), entry.least, entry.most, entry.source) for name in entry.drafts]
-    return found
+        acceptances += [
+            _within(arm_named(DRAFT_MODEL, name), entry.least, entry.most, entry.source) for name in entry.drafts
+        ]
+    return acceptances
 
 
 def _mean(several: Sequence[Outcomes]) -> Outcomes:
@@ -291,26 +297,26 @@ def is_look_up(name: str) -> bool:
     return any(name in entry.methods for entry in _entries()["assumed"])
 
 
-def any_acceptance(way: Arm, workload: str | None) -> Acceptance:
+def any_acceptance(arm: Arm, workload: str | None) -> Acceptance:
     """A drafter of which nothing is known on this text: a look-up by a range, heads and drafts by public rows.
 
     Rows say code or something else of their text, so a workload is either.
     """
-    lookup = next((entry for entry in _entries()["assumed"] if way.method in entry.methods), None)
+    lookup = next((entry for entry in _entries()["assumed"] if arm.method in entry.methods), None)
     if lookup is not None:
-        return _within(way, lookup.least, lookup.most, lookup.source, is_lookup=True)
-    least, middle, most = passes.acceptance_of(way.method, workload or "")
+        return _within(arm, lookup.least, lookup.most, lookup.source, is_lookup=True)
+    least, middle, most = passes.acceptance_of(arm.method, workload or "")
     whose, text = "heads and drafts of all kinds", ""
-    if way.method in HEADS:
-        whose = way.method if way.method in passes.constants().acceptance else whose
+    if arm.method in HEADS:
+        whose = arm.method if arm.method in passes.constants().acceptance else whose
         text = "" if workload is None else " on code" if workload == "code" else " on other text than code"
-    found = _within(way, least, most, f"public rows of {whose}{text}")
-    return replace(found, alphas=(middle,))
+    assumed = _within(arm, least, most, f"public rows of {whose}{text}")
+    return replace(assumed, alphas=(middle,))
 
 
-def _within(way: Arm, least: float, most: float, source: str, *, is_lookup: bool = False) -> Acceptance:
+def _within(arm: Arm, least: float, most: float, source: str, *, is_lookup: bool = False) -> Acceptance:
     middle = (least + most) / 2
-    return Acceptance(way=way, alphas=(middle,), source=source, assumed=(least, most), is_lookup=is_lookup)
+    return Acceptance(arm=arm, alphas=(middle,), source=source, assumed=(least, most), is_lookup=is_lookup)
 
 
 def outcomes_rate(ends: Outcomes) -> float:

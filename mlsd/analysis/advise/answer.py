@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import (
     HEADS,
-    PLAIN_WAY,
+    PLAIN_ARM,
     Acceptance,
     Stated,
     any_acceptance,
+    arm_of,
     is_method,
     known_acceptances,
     own_acceptances,
-    way_of,
 )
 from mlsd.analysis.advise.cost_sources import Drafts, costs_by_chip, costs_by_shape, own_costs
 from mlsd.analysis.advise.known_model import KnownModel, named
@@ -29,7 +29,7 @@ from mlsd.analysis.advise.prospects import (
     with_request,
 )
 from mlsd.analysis.predict.costs import CostRange
-from mlsd.analysis.predict.known import Known, predictable, same_model
+from mlsd.analysis.predict.evidence import Evidence, predictable, same_model
 from mlsd.analysis.predict.prediction_error import Validation, validate
 from mlsd.analysis.results.widths import widths_words
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
@@ -99,60 +99,62 @@ class TargetAdvice(Record, frozen=True, kw_only=True):
     memories_gib: tuple[int, ...] = ()  # of Macs that were sold with another machine's chip
 
 
-def _prompts(own: Iterable[ArmResult], workload: str | None) -> tuple[str, ...]:
+def _prompts(measured: Iterable[ArmResult], workload: str | None) -> tuple[str, ...]:
     """Names of the prompts that were measured of a kind of text, by default of all; else of a shipped one of it."""
-    drafted = [one.case.prompt for arm in own if not arm.is_plain for one in arm.trials]
-    found = {prompt.key for prompt in drafted if workload in (None, prompt.workload, prompt.key)}
-    if found or workload is None or workload in prompt_names():
-        return tuple(sorted(found)) or ((workload,) if workload else ())
+    drafted = [one.case.prompt for arm in measured if not arm.is_plain for one in arm.trials]
+    prompts = {prompt.key for prompt in drafted if workload in (None, prompt.workload, prompt.key)}
+    if prompts or workload is None or workload in prompt_names():
+        return tuple(sorted(prompts)) or ((workload,) if workload else ())
     return next(((name,) for name in prompt_names() if load_prompt(name).workload == workload), (workload,))
 
 
-def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> TargetAdvice:
+def answer(question: AdviceQuestion, evidence: Evidence, machine: AdvisedMachine) -> TargetAdvice:
     """Answer from what databases, references and models say.
 
     Raises: InputError or ModelFileError for a target that nobody knows, AnalysisError where nothing tells its costs.
     """
-    key, models = machine.environment_key, known.models.values()
+    key, models = machine.environment_key, evidence.models.values()
     target = named(question.target, question.quant, models, elsewhere=key is None)
     ref = target.facts.ref
-    own = predictable(known.of(ref))
-    texts = {text for arm in own if not arm.is_plain for text in arm.workloads}
+    usable = predictable(evidence.of(ref))
+    texts = {text for arm in usable if not arm.is_plain for text in arm.workloads}
     if question.workload is None and len(texts) == 1:  # what was measured on one text speaks of that text
         question = replace(question, workload=texts.pop())
-    ways = _chosen_ways(question, own)
-    acceptances = _acceptances(target, own, question, ways)
+    ways = _chosen_ways(question, usable)
+    acceptances = _acceptances(target, usable, question, ways)
     drafts = dict[Arm, KnownModel | None]()
-    for one in acceptances:  # a database may name drafts that it does not describe and that are not here
+    for acceptance in acceptances:  # a database may name drafts that it does not describe and that are not here
         with suppress(*(() if ways else (InputError, ModelFileError))):
-            draft = one.way.draft
-            drafts[one.way] = None if draft is None else named(draft.id, stored=models, elsewhere=key is None)
+            draft = acceptance.arm.draft
+            drafts[acceptance.arm] = None if draft is None else named(draft.id, stored=models, elsewhere=key is None)
     for model in drafts.values():
         _check_vocabularies(target, model)
-    lengths = sorted({*question.gammas, *(gamma for one in acceptances for gamma in one.measured)})
-    costs = _costs(target, drafts, known, machine, question, lengths)
-    plain = costs[PLAIN_WAY]
+    lengths = sorted({*question.gammas, *(gamma for acceptance in acceptances for gamma in acceptance.measured)})
+    costs = _costs(target, drafts, evidence, machine, question, lengths)
+    plain = costs[PLAIN_ARM]
     # What trials of this machine's models showed says nothing of another machine's costs.
     modelled = plain.basis == "bandwidth"
-    validation = None if modelled else validate(known)
+    validation = None if modelled else validate(evidence)
     error = validation.median_error * _SE_OF_MEDIAN_ERROR if validation else 0.0
-    found = prospects(costs, [one for one in acceptances if one.way in drafts], question.gammas, error)
+    predicted = prospects(
+        costs, [acceptance for acceptance in acceptances if acceptance.arm in drafts], question.gammas, error
+    )
     if question.gammas != GAMMAS:
-        found = [p for p in found if p.gamma in (0, *question.gammas)]
+        predicted = [p for p in predicted if p.gamma in (0, *question.gammas)]
     asked = _settings(question.engine)
-    here = [] if key is None else [arm for arm in known.of(ref, key) if asked <= _settings(arm.case.engine)]
-    found = as_measured(found, [arm for arm in here if _comparable(arm, question.workload)])
+    here = [] if key is None else [arm for arm in evidence.of(ref, key) if asked <= _settings(arm.case.engine)]
+    predicted = as_measured(predicted, [arm for arm in here if _comparable(arm, question.workload)])
     if question.request is not None:
-        found = with_request(found, question.request, costs)
+        predicted = with_request(predicted, question.request, costs)
     served = modelled and machine.runtime is not None and machine.runtime.engine != "llama.cpp"
-    recommendation = recommend(ref.id, question.workload, found, plain, served=served)
-    steps = next_steps(question, machine, recommendation, target, drafts, costs, _prompts(own, question.workload))
+    recommendation = recommend(ref.id, question.workload, predicted, plain, served=served)
+    steps = next_steps(question, machine, recommendation, target, drafts, costs, _prompts(usable, question.workload))
     recommendation = replace(recommendation, next_steps=tuple(steps))
-    best = drafts.get(recommendation.best.way)
+    best = drafts.get(recommendation.best.arm)
     tell = [recommendation.best] if recommendation.best.gamma else recommendation.to_measure
     shown = recommendation.to_measure or (recommendation.prospects if question.drafts else ())
     if best is None:  # what is to be measured is loaded, too, and so is what was asked about
-        best = next((model for p in shown if (model := drafts.get(p.way)) is not None), None)
+        best = next((model for p in shown if (model := drafts.get(p.arm)) is not None), None)
     weights = [model.facts.weight_bytes for model in (target, best) if model is not None]
     return TargetAdvice(
         recommendation=recommendation,
@@ -161,10 +163,10 @@ def answer(question: AdviceQuestion, known: Known, machine: AdvisedMachine) -> T
         draft_file=str(best.path) if best is not None and best.here else None,
         validation=validation,
         modelled=modelled,
-        untimed=tuple(way.name for way in drafts if way not in costs),
-        draft_sources={way.draft.id: c.draft_source for way, c in costs.items() if way.draft and c.draft_source},
-        notes=(*known.notes, *_notes(target, known, recommendation)),
-        widths=widths_words(known.widths.get((key or "", ref.key), {}), 1 + (tell[0].gamma if tell else 0)),
+        untimed=tuple(arm.name for arm in drafts if arm not in costs),
+        draft_sources={arm.draft.id: c.draft_source for arm, c in costs.items() if arm.draft and c.draft_source},
+        notes=(*evidence.notes, *_notes(target, evidence, recommendation)),
+        widths=widths_words(evidence.widths.get((key or "", ref.key), {}), 1 + (tell[0].gamma if tell else 0)),
         measured=tuple(answers(here)),
         weight_draft=None if best is None else best.facts.ref.id,
         weight_bytes=None if None in weights else sum(n for n in weights if n is not None),
@@ -185,8 +187,8 @@ def _check_vocabularies(target: KnownModel, draft: KnownModel | None) -> None:
 
 def _settings(engine: EngineOptions) -> set[tuple[str, str]]:
     """What of an engine is not as by default, by the name of the option."""
-    words = options_of(engine)
-    return set(zip(words[::2], words[1::2], strict=True))
+    options = options_of(engine)
+    return set(zip(options[::2], options[1::2], strict=True))
 
 
 def _comparable(arm: ArmResult, workload: str | None) -> bool:
@@ -199,19 +201,19 @@ def _comparable(arm: ArmResult, workload: str | None) -> bool:
 # --- which drafters, and how often they are right -------------------------------------------------------------------
 
 
-def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm] | None:
+def _chosen_ways(question: AdviceQuestion, usable: Sequence[ArmResult]) -> list[Arm] | None:
     """The drafters that were named; a draft's file is the model that was measured where its content is the same."""
     if question.drafts is None:
         return None
-    measured = [draft for arm in own if (draft := arm.case.drafter.draft) is not None]
-    found = []
+    measured = [draft for arm in usable if (draft := arm.case.drafter.draft) is not None]
+    chosen = []
     for text in question.drafts:
         name = text.partition(":")[0]
         if is_method(name) or (name == DRAFT_MODEL and "draft=" in text):
             spec = parse_drafter(text)
             own_draft = str(spec.options["draft"]) if name == DRAFT_MODEL else None
             rest = {key: value for key, value in spec.options.items() if key != "draft" or own_draft is None}
-            found.append(arm_named(name, own_draft, options_text(replace(spec, options=rest))))
+            chosen.append(arm_named(name, own_draft, options_text(replace(spec, options=rest))))
             continue
         from mlsd.drafters import UNAVAILABLE, find_method  # which loads numpy
 
@@ -222,52 +224,52 @@ def _chosen_ways(question: AdviceQuestion, own: Sequence[ArmResult]) -> list[Arm
                 hint=f"Measure it: mlsd bench {quoted(question.target)} --drafter {quoted(text)}.",
             )
         if text in question.drafters:
-            known = sorted({*METHODS, *HEADS})
-            raise InputError(f"There is no drafting method {text!r}.", hint=choose(name, known))
+            names = sorted({*METHODS, *HEADS})
+            raise InputError(f"There is no drafting method {text!r}.", hint=choose(name, names))
         try:
             ref = resolve_model(text).ref if measured else None
         except MlsdError:
             ref = None
         same = [draft.id for draft in measured if draft.id == text or (ref is not None and same_model(draft, ref))]
-        found.append(arm_named(DRAFT_MODEL, same[0] if same else text))
-    return found
+        chosen.append(arm_named(DRAFT_MODEL, same[0] if same else text))
+    return chosen
 
 
-def _means(chosen: Arm, way: Arm) -> bool:
+def _means(chosen: Arm, arm: Arm) -> bool:
     """Whether who names the one means the other: a method without options has any, a draft any method."""
     if chosen.draft is not None:
-        return way.draft == chosen.draft
-    return way == chosen or (not chosen.options and way.method == chosen.method)
+        return arm.draft == chosen.draft
+    return arm == chosen or (not chosen.options and arm.method == chosen.method)
 
 
 def _acceptances(
-    target: KnownModel, own: Sequence[ArmResult], question: AdviceQuestion, chosen: Sequence[Arm] | None
+    target: KnownModel, usable: Sequence[ArmResult], question: AdviceQuestion, chosen: Sequence[Arm] | None
 ) -> list[Acceptance]:
     """What is known of drafters: own measurements, then references, then ranges, for drafts not yet named."""
     name, workload = target.facts.ref.id, question.workload
-    drafting = [arm for arm in own if not arm.is_plain]
+    drafting = [arm for arm in usable if not arm.is_plain]
     measured = own_acceptances(arm for arm in drafting if _comparable(arm, workload))
-    ran = dict.fromkeys(map(way_of, drafting))
+    ran = dict.fromkeys(map(arm_of, drafting))
     # Qwen3.5 has a prediction block, Gemma 4 an assistant to load; other heads and look-ups are asked for by name.
     predicts = target.shape is not None and target.shape.name.startswith(("qwen3.5", "gemma-4"))
     mtp = [arm_named("mtp")] if predicts and _why_not_mtp(target) is None else []
     published = known_acceptances(name, workload)
-    ranges = [any_acceptance(way, workload) for way in dict.fromkeys((*ran, *mtp, *(chosen or ())))]
+    ranges = [any_acceptance(arm, workload) for arm in dict.fromkeys((*ran, *mtp, *(chosen or ())))]
     everything: dict[Arm, Acceptance] = {}
     for a in (*measured, *published, *ranges):
-        everything.setdefault(a.way, a)
+        everything.setdefault(a.arm, a)
     if chosen is not None:
-        if "mtp" in {way.method for way in chosen} and (why := _why_not_mtp(target)) is not None:
+        if "mtp" in {arm.method for arm in chosen} and (why := _why_not_mtp(target)) is not None:
             raise InputError(why, hint="Use a GGUF converted with the model's MTP layers.")
         # A method that ran with options alone is not predicted without them, too.
-        bare = {way for way in chosen if way not in ran and any(_means(way, one) for one in ran)}
+        bare = {arm for arm in chosen if arm not in ran and any(_means(arm, one) for one in ran)}
         everything = {w: a for w, a in everything.items() if w not in bare and any(_means(one, w) for one in chosen)}
     if question.stated is not None:
         if len(everything) != 1:
             raise InputError(
                 "An acceptance is that of one draft or method.", hint="Name it: --draft MODEL, or --drafter METHOD."
             )
-        return [question.stated.of(way) for way in everything]
+        return [question.stated.of(arm) for arm in everything]
     return list(everything.values())
 
 
@@ -284,13 +286,13 @@ def _why_not_mtp(target: KnownModel) -> str | None:
     return None
 
 
-def _notes(target: KnownModel, known: Known, found: Recommendation) -> Iterator[str]:
+def _notes(target: KnownModel, evidence: Evidence, advice: Recommendation) -> Iterator[str]:
     """That trials of another file under the target's name do not count, and what MTP needs of a file not here."""
     ref, name = target.facts.ref, target.facts.ref.id.lower()
-    named_so = any(arm.case.target.id == ref.id for arms in known.arms.values() for arm in arms)
-    if named_so and not known.of(ref):
+    named_so = any(arm.case.target.id == ref.id for arms in evidence.arms.values() for arm in arms)
+    if named_so and not evidence.of(ref):
         yield f"What was measured of {ref.id} was another file of that name: its content differs, so it does not count."
-    if target.here or "mtp" in name or not any(p.drafter == "mtp" for p in found.prospects):
+    if target.here or "mtp" in name or not any(p.drafter == "mtp" for p in advice.prospects):
         return
     needs = "needs a GGUF with the model's next-token block (-mtp in `mlsd models list`); many files leave it out."
     if name.startswith("gemma-4"):
@@ -301,7 +303,7 @@ def _notes(target: KnownModel, known: Known, found: Recommendation) -> Iterator[
 def _costs(
     target: KnownModel,
     drafts: Drafts,
-    known: Known,
+    evidence: Evidence,
     machine: AdvisedMachine,
     question: AdviceQuestion,
     gammas: Sequence[int],
@@ -309,8 +311,8 @@ def _costs(
     """Those of this machine, of the shape here, or of the chip."""
     if (key := machine.environment_key) is not None:
         n_prompt = None if question.request is None else question.request.prompt_tokens
-        if found := own_costs(target, drafts, known, key, n_prompt) or costs_by_shape(target, drafts, known, key):
-            return found
+        if costs := own_costs(target, drafts, evidence, key, n_prompt) or costs_by_shape(target, drafts, evidence, key):
+            return costs
     if machine.runtime is not None:
         return costs_by_chip(target, drafts, machine.runtime, gammas, machine.depth)
     name = target.facts.ref.id

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, AdvisedMachine, TargetAdvice, answer
 from mlsd.analysis.advise.prospects import RequestSize
-from mlsd.analysis.predict.known import Known, read_known
+from mlsd.analysis.predict.evidence import Evidence, read_evidence
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError, choose
 from mlsd.formats.record import opened_study
@@ -49,7 +49,7 @@ def advise(
 ) -> TargetAdvice:
     """Predict decode tok/s of a target for each draft, method and gamma, "off" included, and what decides it.
 
-    `drafts` may name methods, too, which `drafters` must. Known is what `db` holds, databases or records, by default
+    `drafts` may name methods, too, which `drafters` must. Evidence is what `db` holds, databases or records, by default
     all databases under results/. `chip` is another machine: "M2 Ultra", "800 GB/s", with passes of `runtime` behind
     `depth` tokens of context, of llama.cpp's `build` (0: what set-up installs there); one's own Mac is modelled
     likewise where a runtime or a depth is given. What is known of one draft or method at one gamma may be stated:
@@ -120,17 +120,17 @@ def advise(
                 "--llama-build models an Apple chip, and this machine has none that is known.",
                 hint="Name one with --chip; --build of the commands that measure takes another llama.cpp.",
             )
-    return answer(question, _known(paths), machine)
+    return answer(question, _evidence(paths), machine)
 
 
-def _known(paths: Sequence[Path]) -> Known:
+def _evidence(paths: Sequence[Path]) -> Evidence:
     if not paths:
-        return Known()
+        return Evidence()
     from mlsd.audits.trials import refuted
 
     with ExitStack() as stack:
         stores = (stack.enter_context(opened_study(path)) for path in paths)
-        return read_known(stores, refuted)
+        return read_evidence(stores, refuted)
 
 
 def _stated(
@@ -152,10 +152,10 @@ def _stated(
 
 def _memories(chip: str) -> tuple[int, ...]:
     """The memory that is named with a chip, else those of Macs that were sold with it, in GiB; of a bandwidth none."""
-    known, stated = bins(chip), re.search(r"(\d+) ?gi?b(?!/)", chip.lower())
-    if known and stated:
+    sold, stated = bins(chip), re.search(r"(\d+) ?gi?b(?!/)", chip.lower())
+    if sold and stated:
         return (int(stated[1]),)
-    sizes = {gib for c in known for gib in c.sizes_gib or range(c.least_memory_gib, 1 + (c.max_memory_gib or 0))}
+    sizes = {gib for c in sold for gib in c.sizes_gib or range(c.least_memory_gib, 1 + (c.max_memory_gib or 0))}
     return tuple(gib for gib in MACS_GIB if gib in sizes)
 
 
@@ -184,14 +184,14 @@ def _chip(chip: str) -> AppleChip:
     try:
         value = float(chip.lower().removesuffix("gb/s").strip())
     except ValueError:
-        known = apple_chip(chip)
-        if known is None:
+        named = apple_chip(chip)
+        if named is None:
             _, why = peak_bandwidth(chip)
             raise InputError(
                 f"--chip {chip}: {why}.",
                 hint='Give the peak bandwidth of its memory, as Apple states it: --chip "400 GB/s".',
             ) from None
-        return known
+        return named
     if not 0 < value < float("inf"):
         raise InputError(f"A bandwidth of {chip} is impossible.")
     return unnamed_chip(value)

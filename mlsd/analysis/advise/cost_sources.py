@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mlsd.analysis.advise.acceptance import HEADS, PLAIN_WAY, way_of
+from mlsd.analysis.advise.acceptance import HEADS, PLAIN_ARM, arm_of
 from mlsd.analysis.advise.known_model import KnownModel
 from mlsd.analysis.predict.costs import CostRange, Costs, costs_from_arms, known_costs, scale_to
-from mlsd.analysis.predict.known import Known, predictable
+from mlsd.analysis.predict.evidence import Evidence, predictable
 from mlsd.errors import AnalysisError
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import Runtime, Work
@@ -27,45 +27,47 @@ _SINGLE_ERROR = 0.1  # relative, of trials without repeats
 _HEAD_PREFILL = 117 / 94.6 - 1
 
 
-def own_costs(target: KnownModel, drafts: Drafts, known: Known, machine: str, n_prompt: int | None = None) -> Costed:
+def own_costs(
+    target: KnownModel, drafts: Drafts, evidence: Evidence, machine: str, n_prompt: int | None = None
+) -> Costed:
     """Costs from a calibration of the target on this machine, or from its trials.
 
     `n_prompt`: tokens of the prompt whose reading is asked for, too.
     """
-    arms = predictable(known.of(target.facts.ref, machine))
-    alone, found = [arm for arm in arms if arm.is_plain], Costed()
-    for way, draft in {PLAIN_WAY: None, **drafts}.items():
-        own = [arm for arm in arms if not arm.is_plain and way_of(arm) == way and arm.whole.proposed]
-        if way.method in HEADS and not own:
+    arms = predictable(evidence.of(target.facts.ref, machine))
+    alone, costs_of = [arm for arm in arms if arm.is_plain], Costed()
+    for arm, draft in {PLAIN_ARM: None, **drafts}.items():
+        drafting = [ran for ran in arms if not ran.is_plain and arm_of(ran) == arm and ran.whole.proposed]
+        if arm.method in HEADS and not drafting:
             continue  # a calibration times passes of the target alone
-        ran = [*alone, *own] if own or way == PLAIN_WAY else []
+        ran = [*alone, *drafting] if drafting or arm == PLAIN_ARM else []
         # The draft as a study recorded it, else as it lies on this machine.
-        ref = way.draft if draft is None else draft.facts.ref
-        ref = next((recorded for arm in reversed(own) if (recorded := arm.case.drafter.draft)), ref)
-        prefill = _prefill_ms(own or ran, n_prompt)
-        costs = _calibrated(target, ran, ref, known, machine, prefill) or _of_trials(target, ran, prefill)
+        ref = arm.draft if draft is None else draft.facts.ref
+        ref = next((recorded for arm in reversed(drafting) if (recorded := arm.case.drafter.draft)), ref)
+        prefill = _prefill_ms(drafting or ran, n_prompt)
+        costs = _calibrated(target, ran, ref, evidence, machine, prefill) or _of_trials(target, ran, prefill)
         if costs is not None:
-            found[way] = costs
-        elif way == PLAIN_WAY:
+            costs_of[arm] = costs
+        elif arm == PLAIN_ARM:
             break
-    return found
+    return costs_of
 
 
 def _calibrated(
     target: KnownModel,
     ran: Sequence[ArmResult],
     draft: ModelRef | None,
-    known: Known,
+    evidence: Evidence,
     machine: str,
     prefill_ms: float | None,
 ) -> CostRange | None:
     """A calibration, scaled to what the trials of the same arms took."""
-    base = known.costs(machine, target.facts.ref, draft)
+    base = evidence.costs(machine, target.facts.ref, draft)
     if base is None:
         return None
     from mlsd.analysis.fits.calibration import relative_error, target_curve
 
-    points = known.passes[machine, target.facts.ref.key]
+    points = evidence.passes[machine, target.facts.ref.key]
     steps, error = target_curve(points).steps, relative_error(points, _SINGLE_ERROR)
     return known_costs(
         scale_to(base, ran) if ran else base,
@@ -95,35 +97,37 @@ def _prefill_ms(arms: Sequence[ArmResult], n_prompt: int | None) -> float | None
 
     A token of a prompt costs by its length (a batch that is not full, attention), so others say nothing of it.
     """
-    found = [
+    each_ms = [
         (t.prefill_ns + (t.draft_prefill_ns or 0)) / 1e6 / t.n_prompt
         for arm in arms
         for t in (one.trial for one in arm.trials)
         if t.valid and t.prefill_ns and t.n_prompt and n_prompt and 1 / _AS_LONG < t.n_prompt / n_prompt < _AS_LONG
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(each_ms) if each_ms else None
 
 
-def costs_by_shape(target: KnownModel, drafts: Drafts, known: Known, machine: str) -> Costed:
+def costs_by_shape(target: KnownModel, drafts: Drafts, evidence: Evidence, machine: str) -> Costed:
     """Costs from calibrations of synthetic models of the target's shape and of drafts."""
-    if target.shape is None or target.quant is None or not known.passes:
+    if target.shape is None or target.quant is None or not evidence.passes:
         return {}
     from mlsd.analysis.predict.shapes import pair_costs, shape_costs
 
-    alone = shape_costs(known, machine, target.shape, target.quant)
+    alone = shape_costs(evidence, machine, target.shape, target.quant)
     if alone is None:
         return {}
-    found = {PLAIN_WAY: alone}
-    for way, draft in drafts.items():
+    costs_of = {PLAIN_ARM: alone}
+    for arm, draft in drafts.items():
         if draft is None or draft.shape is None:
             continue
-        own, shape = draft.quant, draft.shape
+        stored, shape = draft.quant, draft.shape
         # The draft in its own quantization, else in the first one that was timed.
-        every = (shape_costs(known, machine, shape, quant) for quant in sorted(QUANTS, key=lambda one: one != own))
+        every = (
+            shape_costs(evidence, machine, shape, quant) for quant in sorted(QUANTS, key=lambda one: one != stored)
+        )
         timed = next((costs for costs in every if costs is not None), None)
         if timed is not None:
-            found[way] = pair_costs(alone, timed)
-    return found
+            costs_of[arm] = pair_costs(alone, timed)
+    return costs_of
 
 
 def costs_by_chip(target: KnownModel, drafts: Drafts, on: Runtime, gammas: Sequence[int], depth: int = 0) -> Costed:
@@ -135,11 +139,11 @@ def costs_by_chip(target: KnownModel, drafts: Drafts, on: Runtime, gammas: Seque
     if work is None:
         name = target.facts.ref.id
         raise AnalysisError(f"The bytes or layers of {name} are not known, so no chip can be predicted for it.")
-    found = {PLAIN_WAY: _modelled(NO_DRAFTER, work, None, on, gammas)}
-    for way, draft in drafts.items():
-        step = passes.head_work(work, way.method) if draft is None else _at_depth(draft, depth)
-        found[way] = _modelled(way.method, work, step, on, gammas)
-    return found
+    costs_of = {PLAIN_ARM: _modelled(NO_DRAFTER, work, None, on, gammas)}
+    for arm, draft in drafts.items():
+        step = passes.head_work(work, arm.method) if draft is None else _at_depth(draft, depth)
+        costs_of[arm] = _modelled(arm.method, work, step, on, gammas)
+    return costs_of
 
 
 def _at_depth(model: KnownModel, depth: int) -> Work | None:
@@ -156,18 +160,18 @@ def _at_depth(model: KnownModel, depth: int) -> Work | None:
 
 def _modelled(method: str, target: Work, step: Work | None, on: Runtime, gammas: Sequence[int]) -> CostRange:
     """One arm. What a chip leaves open of T(1) scales the whole round; what rows leave open is theirs alone."""
-    one, whole = on.plain_ms(target), on.spread(target)
+    plain_ms, whole = on.plain_ms(target), on.spread(target)
     each = on.constants.round_ms[on.engine] if method != NO_DRAFTER else 0.0
     drafting = 0.0 if step is None else on.plain_ms(step) + each
     lengths = {gamma: on.round_length(target, method, gamma, step=step) for gamma in gammas}
     ends = []
-    for end, t_one in ((0, one / whole), (1, one * whole)):
-        verify, rest, scale = {1: t_one}, {1: 0.0}, t_one / one
+    for end, t_one in ((0, plain_ms / whole), (1, plain_ms * whole)):
+        verify, rest, scale = {1: t_one}, {1: 0.0}, t_one / plain_ms
         for gamma, length in lengths.items():
             steps = 1 if passes.drafts_a_block(method) else gamma
             # What a round's range leaves open is put into its pass.
-            of_pass = on.round_range(length, target, gamma)[end] * one - steps * drafting - each
-            verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, one / 2), scale * each
+            of_pass = on.round_range(length, target, gamma)[end] * plain_ms - steps * drafting - each
+            verify[gamma + 1], rest[gamma + 1] = scale * max(of_pass, plain_ms / 2), scale * each
         costs = Costs(
             verify_ms=verify,
             catch_up_ms={} if step is None else {1: scale * drafting},

@@ -54,14 +54,14 @@ def named(
         raise InputError(f"{text} is in {stated} by its name.", hint="Leave --quant out, or that end of the name.")
     if elsewhere and name is not None and not (stated or quant) and (file := _file_here(text)) is not None:
         return file
-    if elsewhere and name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
-        return known
+    if elsewhere and name is not None and (shaped := _by_shape(text, name, stated, quant)) is not None:
+        return shaped
     remembered = [facts for facts in stored if facts.ref.id == text]
     try:
         model = resolve_model(text, make=True)
     except (ModelFileError, InputError):
-        if name is not None and (known := _by_shape(text, name, stated, quant)) is not None:
-            return known
+        if name is not None and (shaped := _by_shape(text, name, stated, quant)) is not None:
+            return shaped
         if remembered:
             return KnownModel(facts=remembered[-1])
         sized = by_sizes(text, quant)
@@ -151,5 +151,5 @@ def _by_shape(text: str, name: str, stated: str | None, quant: str | None) -> Kn
 
 def _of_another_size(sized: ModelFacts, name: str) -> bool:
     """Whether what a name states of its size is not that of the shape it starts with: ``phi-4-mini-3.8b``."""
-    own, stated = shape_facts(name, FULL[name], _DEFAULT).n_parameters or 0, sized.n_parameters or 0
-    return not own / _ROUNDED < stated < own * _ROUNDED
+    by_shape, stated = shape_facts(name, FULL[name], _DEFAULT).n_parameters or 0, sized.n_parameters or 0
+    return not by_shape / _ROUNDED < stated < by_shape * _ROUNDED

@@ -65,7 +65,7 @@ def next_steps(
     called, names = asked.target if Path(asked.target).is_file() else target.facts.ref.id, dict[str, str]()
     if machine.environment_key is None:
         called = target.called_elsewhere
-        if {way.method for way in drafts} == {"mtp"}:
+        if {arm.method for arm in drafts} == {"mtp"}:
             called = next((entry.id for entry in files if "-mtp-" in entry.id), called)
         names = {model.facts.ref.id: model.called_elsewhere for model in drafts.values() if model is not None}
     files_of_texts = {text: f"{text[5:]}.txt" for text in texts if text.startswith("file:")}  # only the name is stored
@@ -93,7 +93,7 @@ def next_steps(
         if to_measure:
             yield f"On that machine, this {surer}: {pull}{bench}{again}{paths}"
     elif not target.here:
-        yield from _timing(target, plain, [d for way, d in drafts.items() if way not in costs], speculative)
+        yield from _timing(target, plain, [d for arm, d in drafts.items() if arm not in costs], speculative)
         timed = next((p.draft for p in speculative if p.draft is not None), None)
         if files and machine.limit_bytes is not None and (files[0].n_bytes or 0) > machine.limit_bytes:
             yield (
@@ -131,7 +131,7 @@ def _files_of(target: KnownModel) -> list[ModelEntry]:
     """The manifest's files of the target's shape in its quantization, the one of its own id first."""
     if (shape := target.shape) is None:
         return []
-    known, wanted = load_manifest(), (shape.name, target.quant)
-    own = known.models.get(target.facts.ref.id)
-    same = [e for e in known if shape_of(e.id) == wanted and e.architecture == shape.architecture]
-    return same if own is None else [own, *same]
+    manifest, wanted = load_manifest(), (shape.name, target.quant)
+    named = manifest.models.get(target.facts.ref.id)
+    same = [e for e in manifest if shape_of(e.id) == wanted and e.architecture == shape.architecture]
+    return same if named is None else [named, *same]

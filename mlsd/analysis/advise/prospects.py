@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from mlsd.analysis.advise.acceptance import PLAIN_WAY, Acceptance, outcomes_rate, way_of
+from mlsd.analysis.advise.acceptance import PLAIN_ARM, Acceptance, arm_of, outcomes_rate
 from mlsd.analysis.predict.costs import PLAIN_ROUND, CostRange, Outcomes, between, draft_ms, mean_ms, mgl_of, tok_per_s
 from mlsd.errors import InputError
 from mlsd.hardware import apple_passes as passes
@@ -77,8 +77,8 @@ class Prospect(Record, frozen=True, kw_only=True):
     request: WholeRequest | None = None  # of the whole request, where one was described
 
     @property
-    def way(self) -> Arm:
-        return PLAIN_WAY if not self.gamma else arm_named(self.drafter, self.draft, self.options)
+    def arm(self) -> Arm:
+        return PLAIN_ARM if not self.gamma else arm_named(self.drafter, self.draft, self.options)
 
     @property
     def spec(self) -> DrafterSpec:
@@ -87,7 +87,7 @@ class Prospect(Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return PLAIN if self.gamma == 0 else self.way.name
+        return PLAIN if self.gamma == 0 else self.arm.name
 
     def open(self, tried: bool) -> bool:
         """Whether it may still pay. `tried`: only what ran on this machine is decided to."""
@@ -140,16 +140,16 @@ def prospects(
 
     `costs` hold those of plain decoding. `model_error`: relative standard error of predictions on stored studies.
     """
-    plain, nothing = costs[PLAIN_WAY], Acceptance(way=PLAIN_WAY, alphas=(0.0,), source="")
+    plain, nothing = costs[PLAIN_ARM], Acceptance(arm=PLAIN_ARM, alphas=(0.0,), source="")
     result = [_prospect(plain, plain, nothing, 0, 0.0)]
     for a in acceptances:
-        tried = {*a.measured} if a.way.adapts else {*gammas, *a.measured}  # no length of its own to predict
-        for gamma in sorted(tried) if a.way in costs else ():
+        tried = {*a.measured} if a.arm.adapts else {*gammas, *a.measured}  # no length of its own to predict
+        for gamma in sorted(tried) if a.arm in costs else ():
             if a.assumed is None:
-                result.append(_prospect(costs[a.way], plain, a, gamma, model_error))
+                result.append(_prospect(costs[a.arm], plain, a, gamma, model_error))
                 continue
             worst, middle, best = (
-                _prospect(costs[a.way], plain, a, gamma, model_error, alpha)
+                _prospect(costs[a.arm], plain, a, gamma, model_error, alpha)
                 for alpha in (a.assumed[0], a.alphas[0], a.assumed[1])
             )
             rates = [outcomes_rate(a.outcomes(gamma, alpha)) for alpha in a.assumed]
@@ -167,12 +167,12 @@ def prospects(
     return sorted(result, key=lambda p: -p.tok_s.value)
 
 
-def with_request(found: Iterable[Prospect], request: RequestSize, costs: Mapping[Arm, CostRange]) -> list[Prospect]:
+def with_request(predicted: Iterable[Prospect], request: RequestSize, costs: Mapping[Arm, CostRange]) -> list[Prospect]:
     """What the request takes with each, at the speed that it is shown with."""
-    plain = costs[PLAIN_WAY]
+    plain = costs[PLAIN_ARM]
     return [
-        replace(p, request=_whole_request(p, request, costs.get(p.way, plain).prefill_ms, plain.prefill_ms))
-        for p in found
+        replace(p, request=_whole_request(p, request, costs.get(p.arm, plain).prefill_ms, plain.prefill_ms))
+        for p in predicted
     ]
 
 
@@ -186,8 +186,8 @@ def _whole_request(p: Prospect, request: RequestSize, prefill_ms: float | None, 
         return ttft + (request.n_predict - 1) / tok_s
 
     def pays_from(speedup: float) -> int | None:
-        found = break_even_tokens(later, p.tok_s.value / p.speedup.value, speedup)
-        return None if found is None else 1 + int(found)
+        token = break_even_tokens(later, p.tok_s.value / p.speedup.value, speedup)
+        return None if token is None else 1 + int(token)
 
     return WholeRequest(
         ttft_s=ttft,
@@ -210,17 +210,17 @@ def _joint(worst: Interval, middle: Interval, best: Interval) -> Interval:
     return replace(middle, low=value * down, high=value * up)
 
 
-def as_measured(found: Iterable[Prospect], measured: Iterable[ArmResult]) -> list[Prospect]:
+def as_measured(predicted: Iterable[Prospect], measured: Iterable[ArmResult]) -> list[Prospect]:
     """The settings that ran as their trials show them, decided or not, and plain decoding of the same blocks.
 
     Of several texts a setting is decided where each decides it alike; its range is then that of all of them.
     """
-    own = [one for one in measured if one.ratio is not None and one.tok_s is not None and one.plain_tok_s is not None]
-    texts = {text for one in own for text in one.workloads}
-    by_setting = grouped(own, lambda one: (way_of(one), one.case.gamma))
+    timed = [one for one in measured if one.ratio is not None and one.tok_s is not None and one.plain_tok_s is not None]
+    texts = {text for one in timed for text in one.workloads}
+    by_setting = grouped(timed, lambda one: (arm_of(one), one.case.gamma))
     settings = []
-    for p in found:
-        ran = own if p.gamma == 0 else by_setting.get((p.way, p.gamma), [])
+    for p in predicted:
+        ran = timed if p.gamma == 0 else by_setting.get((p.arm, p.gamma), [])
         pooled = [one for one in ran if {*one.workloads} == texts]
         ran = [max(pooled, key=lambda one: one.n_blocks)] if pooled else ran
         settings.append(_as_ran(p, ran, {text for one in ran for text in one.workloads} == texts) if ran else p)
@@ -299,9 +299,9 @@ def _prospect(
     decided, without = _decider(costs, plain, ends, gamma)
     accepted = outcomes_rate(ends)
     return Prospect(
-        drafter=a.way.method,
-        draft=a.way.draft.id if a.way.draft else None,
-        options=a.way.options,
+        drafter=a.arm.method,
+        draft=a.arm.draft.id if a.arm.draft else None,
+        options=a.arm.options,
         gamma=gamma,
         tok_s=speed,
         speedup=speedup,
@@ -340,7 +340,7 @@ def _decider(costs: CostRange, plain: CostRange, ends: Outcomes, gamma: int) -> 
 
 
 def recommend(
-    target: str, workload: str | None, found: Sequence[Prospect], costs: CostRange, *, served: bool = False
+    target: str, workload: str | None, settings: Sequence[Prospect], costs: CostRange, *, served: bool = False
 ) -> Recommendation:
     """Choose; `costs` are those of plain decoding, `served` by a program that no command of ours can time.
 
@@ -348,11 +348,11 @@ def recommend(
     is faster at every acceptance and cost that was seen.
     """
     modelled, tried = costs.basis == "bandwidth", costs.measured
-    speculative = [p for p in found if p.gamma]
+    speculative = [p for p in settings if p.gamma]
     faster = [p for p in speculative if p.pays and (p.effect or not tried)]
     could = sorted((p for p in speculative if p.open(tried)), key=lambda p: (not p.tested, -p.speedup.value))
     verdict: Verdict = "on" if faster else "not decided yet" if could or not speculative else "off"
-    best = next(p for p in found if not p.gamma)
+    best = next(p for p in settings if not p.gamma)
     if faster:  # by its measured speedup, or by what a predicted one gives at least
         best = max(faster, key=lambda p: p.speedup.value if p.effect else p.speedup.low or 0.0)
     is_open = verdict == "not decided yet"
@@ -361,7 +361,7 @@ def recommend(
         workload=workload,
         costs_source=costs.source,
         level=passes.constants().level if modelled else 0.95,
-        prospects=tuple(found),
+        prospects=tuple(settings),
         best=best,
         verdict=verdict,
         why=_why(best, speculative),
@@ -375,26 +375,28 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
     if not speculative:
         return "nothing is known of any draft or method"
     fastest = max(speculative, key=lambda p: p.speedup.value)
-    one = best if best.gamma else max(speculative, key=lambda p: (p.tested, p.speedup.value))
-    words = f"{one.setting} {'is predicted' if one.effect is None else 'was measured'} at {one.speedup.words()} times"
-    words += " plain decoding, " + (
-        f"and {one.decided_by} decides" if one.effect is None else f"{one.speedup.n} blocks or prompts"
+    shown = best if best.gamma else max(speculative, key=lambda p: (p.tested, p.speedup.value))
+    sentence = (
+        f"{shown.setting} {'is predicted' if shown.effect is None else 'was measured'} at {shown.speedup.words()} times"
     )
-    if one is not fastest:
+    sentence += " plain decoding, " + (
+        f"and {shown.decided_by} decides" if shown.effect is None else f"{shown.speedup.n} blocks or prompts"
+    )
+    if shown is not fastest:
         missing = "may be slower than plain decoding"
-        if fastest.effect or one.effect:
+        if fastest.effect or shown.effect:
             missing = "is not decided yet"
         elif not fastest.tested:
             missing = "is tested by no public row"
         elif fastest.pays:
             missing = "may give less"
-        return f"{words}; {fastest.setting}, at {fastest.speedup.words()}, {missing}"
-    return words
+        return f"{sentence}; {fastest.setting}, at {fastest.speedup.words()}, {missing}"
+    return sentence
 
 
-def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:
+def _settles(prospect: Prospect, modelled: bool, *, served: bool = False) -> str:
     """The acceptance that breaks even beside what was seen, and what, once known, leaves least of the range open."""
-    needed, (least, most) = one.break_even_acceptance, one.break_even_range
+    needed, (least, most) = prospect.break_even_acceptance, prospect.break_even_range
     if needed is None:
         pays = "loses even if all is accepted, in the middle of its range"
     elif needed <= 0:
@@ -404,18 +406,18 @@ def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:
     if least is not None and (most is None or most - least >= 0.01):
         dearest = "at no acceptance" if most is None else f"from {format_percent(most, 0)} on"
         pays += f" (where passes cost least from {format_percent(least, 0)} on, where they cost most {dearest})"
-    low, high = one.acceptances or (0.0, 0.0)
-    unsaid = one.acceptance_assumed and one.effect is None
+    low, high = prospect.acceptances or (0.0, 0.0)
+    unsaid = prospect.acceptance_assumed and prospect.effect is None
     ranged = unsaid and low < high  # else only the length of drafts that end early is assumed
     span = format_percent(low, 0) if f"{low:.2f}" == f"{high:.2f}" else f"{100 * low:.0f} to {100 * high:.0f} %"
-    of_people = "assumed are" if one.acceptance_source.startswith("assumed") else "people measured"
-    line = f"{one.setting} {pays}; {of_people if ranged else 'it has'} {span}"
-    if one.effect is not None:
+    of_people = "assumed are" if prospect.acceptance_source.startswith("assumed") else "people measured"
+    line = f"{prospect.setting} {pays}; {of_people if ranged else 'it has'} {span}"
+    if prospect.effect is not None:
         return f"{line}. More blocks decide it"
-    if not one.tested:
+    if not prospect.tested:
         line += "; no public row tests so long a draft, so its range decides nothing"
     unknown = "the cost of a pass"
-    if unsaid and (not modelled or not _passes_weigh_most(one)):
+    if unsaid and (not modelled or not _passes_weigh_most(prospect)):
         unknown = "the acceptance" if ranged else "the length of drafts"
     how = {
         "the length of drafts": "give --output-tokens with --accepted, or --mgl",
@@ -425,9 +427,9 @@ def _settles(one: Prospect, modelled: bool, *, served: bool = False) -> str:
     return f"{line}. The biggest unknown is {unknown}: {how[unknown] if modelled else 'measure it with mlsd bench'}"
 
 
-def _passes_weigh_most(one: Prospect) -> bool:
-    known = one.at_middle
-    if known is None or known.low is None or known.high is None:
+def _passes_weigh_most(prospect: Prospect) -> bool:
+    at_middle = prospect.at_middle
+    if at_middle is None or at_middle.low is None or at_middle.high is None:
         return True
-    whole = math.log((one.speedup.high or 1.0) / (one.speedup.low or 1.0))
-    return math.log(known.high / known.low) >= whole / math.sqrt(2)
+    whole = math.log((prospect.speedup.high or 1.0) / (prospect.speedup.low or 1.0))
+    return math.log(at_middle.high / at_middle.low) >= whole / math.sqrt(2)

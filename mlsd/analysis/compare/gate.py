@@ -72,7 +72,7 @@ class Finding(Record, frozen=True, kw_only=True):
         return 100 * (self.change.value - 1.0) if self.measure.is_ratio else 100 * self.change.value
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         if self.verdict == "same" and self.within is not None:
             return f"same within {_percent(self.within)}"
         if self.verdict == "not decided yet":
@@ -110,30 +110,33 @@ def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:
 # --- inside -------------------------------------------------------------------------------------------------------
 
 
-def _blocks(one: Series) -> list[tuple[float, ...]]:
+def _blocks(series: Series) -> list[tuple[float, ...]]:
     """The values of blocks that every side has, as they are compared."""
-    ratio, sides = one.measure.is_ratio, (one.a, one.b, one.control) if one.control else (one.a, one.b)
-    found = []
+    ratio, sides = (
+        series.measure.is_ratio,
+        (series.a, series.b, series.control) if series.control else (series.a, series.b),
+    )
+    blocks = []
     for block in zip(*sides, strict=True):
-        known = [value for value in block if value is not None and (value > 0 or not ratio)]
-        if len(known) == len(sides):
-            found.append(tuple(math.log(value) if ratio else value for value in known))
-    return found
+        values = [value for value in block if value is not None and (value > 0 or not ratio)]
+        if len(values) == len(sides):
+            blocks.append(tuple(math.log(value) if ratio else value for value in values))
+    return blocks
 
 
-def differences(one: Series) -> tuple[list[float], list[float]]:
+def differences(series: Series) -> tuple[list[float], list[float]]:
     """B against A in each block, against the mean of A and its control where there is one; and control against A."""
-    blocks = _blocks(one)
-    if one.control:
+    blocks = _blocks(series)
+    if series.control:
         return [b - (a + c) / 2 for a, b, c in blocks], [c - a for a, _, c in blocks]
     return [b - a for a, b in blocks], []
 
 
-def _finding(one: Series, design: Design, margin: float) -> Finding:
+def _finding(series: Series, design: Design, margin: float) -> Finding:
     """Beyond the floor on one side, else within the margin on both (two one-sided tests, Schuirmann 1987)."""
-    (own, control), ratio = differences(one), one.measure.is_ratio
+    (changes, control), ratio = differences(series), series.measure.is_ratio
     scaled: Callable[[float], float] = (lambda value: math.log(max(value, 1e-300))) if ratio else float
-    change, noise = _intervals(own, control, design, ratio) if len(own) > 1 else (None, None)
+    change, noise = _intervals(changes, control, design, ratio) if len(changes) > 1 else (None, None)
     floor = abs(statistics.fmean(control)) if noise is not None and noise.decided(1.0 if ratio else 0.0) else 0.0
     verdict: Verdict = "not decided yet"
     within = None
@@ -142,20 +145,20 @@ def _finding(one: Series, design: Design, margin: float) -> Finding:
         within = max(abs(math.expm1(min(end, 700.0)) if ratio else end) for end in (low, high))
         if low > floor or high < -floor:
             reach = _reach(noise, scaled)
-            verdict = _WORDS[one.measure.sense][low < 0] if reach < abs(scaled(change.value)) else verdict
+            verdict = _VERDICTS[series.measure.sense][low < 0] if reach < abs(scaled(change.value)) else verdict
         elif within <= margin:
             verdict = "same"
-    middles = [statistics.fmean(side) for side in zip(*_blocks(one), strict=True)]
+    middles = [statistics.fmean(side) for side in zip(*_blocks(series), strict=True)]
     a, b, *_ = (math.exp(m) if ratio else m for m in middles) if middles else (None, None)
-    found = Finding(
-        measure=one.measure, n=len(own), a=a, b=b, change=change, control=noise, verdict=verdict, within=within
+    finding = Finding(
+        measure=series.measure, n=len(changes), a=a, b=b, change=change, control=noise, verdict=verdict, within=within
     )
-    if len(own) < LEAST_BLOCKS:
-        return msgspec.structs.replace(found, verdict="not decided yet")
-    return _promise(found, own, control, floor, design, margin) if verdict == "not decided yet" else found
+    if len(changes) < LEAST_BLOCKS:
+        return msgspec.structs.replace(finding, verdict="not decided yet")
+    return _promise(finding, changes, control, floor, design, margin) if verdict == "not decided yet" else finding
 
 
-_WORDS: dict[Sense, tuple[Verdict, Verdict]] = {
+_VERDICTS: dict[Sense, tuple[Verdict, Verdict]] = {
     "rate": ("faster", "slower"), "time": ("slower", "faster"), "level": ("higher", "lower"),
 }  # fmt: skip  # of what is more and less than A's
 
@@ -168,27 +171,27 @@ def _reach(noise: Interval | None, scaled: Callable[[float], float]) -> float:
 
 
 def _intervals(
-    own: Sequence[float], control: Sequence[float], design: Design, ratio: bool
+    changes: Sequence[float], control: Sequence[float], design: Design, ratio: bool
 ) -> tuple[Interval, Interval | None]:
     """Of B and of the control. Var(b - (a + c)/2) is 3/4 of Var(c - a) where B scatters as A does, so each tells
     of the other's scatter; the two differences are independent.
     """
-    scaled = [own, [math.sqrt(0.75) * value for value in control]] if control else [own]
-    found = intervals(list(map(estimate, scaled)), design, alpha=FALSE_ALARM, shared=0.0, ratio=ratio)
+    scaled = [changes, [math.sqrt(0.75) * value for value in control]] if control else [changes]
+    ranges = intervals(list(map(estimate, scaled)), design, alpha=FALSE_ALARM, shared=0.0, ratio=ratio)
     if not control:
-        return found[0], None
+        return ranges[0], None
     (alone,) = intervals([estimate(control)], Design(n_arms=1, stopping=design.stopping), alpha=_CONTROL, ratio=ratio)
-    return found[0], alone
+    return ranges[0], alone
 
 
 def _promise(
-    found: Finding, own: Sequence[float], control: Sequence[float], floor: float, design: Design, margin: float
+    finding: Finding, changes: Sequence[float], control: Sequence[float], floor: float, design: Design, margin: float
 ) -> Finding:
     """How many more blocks would show an effect as large as the margin.
 
     Half of it where it would have been seen already, and so many times as much as it takes to be seen in this life.
     """
-    spread, freedom = statistics.stdev(own), len(own) - 1
+    spread, freedom = statistics.stdev(changes), len(changes) - 1
     if control:
         # Var(b - (a + c)/2) is 3/4 of Var(c - a) where B scatters as A does: a second estimate, of other noise.
         other = math.sqrt(0.75) * statistics.stdev(control)
@@ -197,16 +200,16 @@ def _promise(
         spread *= _BEYOND_CONTROL
 
     def needed(effect: float) -> int | None:
-        size, per_block = (math.log1p(effect) if found.measure.is_ratio else effect) - floor, 2 if control else 1
+        size, per_block = (math.log1p(effect) if finding.measure.is_ratio else effect) - floor, 2 if control else 1
         limit = partial(quantile, design, alpha=FALSE_ALARM)
         return groups_needed(size, spread, freedom, limit, POWER, _MOST_BLOCKS, per_block) if size > 0 else None
 
     n = needed(margin)
-    while n is not None and n <= found.n:
+    while n is not None and n <= finding.n:
         margin /= 2
         n = needed(margin)
     while n is None and margin < 1:
         margin *= 2
         n = needed(margin)
-    more = None if n is None else max(1, n - found.n)
-    return msgspec.structs.replace(found, more_blocks=more, would_show=None if more is None else margin)
+    more = None if n is None else max(1, n - finding.n)
+    return msgspec.structs.replace(finding, more_blocks=more, would_show=None if more is None else margin)

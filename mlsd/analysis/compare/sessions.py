@@ -69,7 +69,7 @@ def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
     passes = [f for f in changed if f.measure.name.startswith(_PASS)]
     together = passes if len(passes) > _NAMED else []
     alone = sorted((f for f in changed if f not in together), key=lambda f: -abs(f.percent or 0.0))
-    clauses = [f"{f.measure.name} is {f.words}" for f in alone]
+    clauses = [f"{f.measure.name} is {f.sentence}" for f in alone]
     for verdict, group in grouped(together, lambda f: f.verdict).items():
         sizes = [abs(f.percent or 0.0) for f in group]
         clauses.append(f"{len(group)} of {n_passes} T(k) are {verdict} by {min(sizes):.1f} to {max(sizes):.1f} %")
@@ -78,24 +78,24 @@ def _changes(changed: Sequence[Finding], n_passes: int) -> list[str]:
 
 def sessions(store: Store, named: str | None = None, margin: float = MARGIN) -> tuple[Comparison, ...]:
     """Every session of `mlsd compare` of two builds, oldest first; or the one of that name."""
-    found: dict[str, dict[str, Run]] = {}
+    runs: dict[str, dict[str, Run]] = {}
     for run in store.runs():
         name = str(run.plan.get("session"))
         if run.plan.get("command") == COMMAND and named in (None, name):
-            found.setdefault(name, {})[str(run.plan.get("role"))] = run
+            runs.setdefault(name, {})[str(run.plan.get("role"))] = run
     # A run that cannot be read leaves one side.
-    compared = {name: runs for name, runs in found.items() if {"0", "1"} <= runs.keys() <= {"0", "1", CONTROL}}
+    compared = {name: roles for name, roles in runs.items() if {"0", "1"} <= roles.keys() <= {"0", "1", CONTROL}}
     points = grouped(store.figures(CalibrationPoint) if compared else (), lambda one: one[0])
     timed = {run_id: [point for _, point in own] for run_id, own in points.items()}
-    return tuple(_comparison(store, name, runs, timed, margin) for name, runs in compared.items())
+    return tuple(_comparison(store, name, roles, timed, margin) for name, roles in compared.items())
 
 
 def newest(store: Store, session: str | None = None, margin: float = MARGIN) -> Comparison:
     """The session of that name, else the latest. Raises: AnalysisError without one."""
-    found = sessions(store, session, margin)
-    if not found:
+    stored = sessions(store, session, margin)
+    if not stored:
         raise AnalysisError(f"{store.path} contains no comparison.", hint="Run one: mlsd compare A B TARGET.")
-    return found[-1]
+    return stored[-1]
 
 
 def _comparison(
@@ -142,7 +142,7 @@ def _series(a: Mapping[int, Values], b: Mapping[int, Values], control: Mapping[i
             b=tuple(b[block].get(measure) for block in shared),
             control=tuple(control[block].get(measure) for block in shared) if has_control else (),
         )
-        for measure in sorted({m for block in shared for m in b[block]}, key=_place)
+        for measure in sorted({m for block in shared for m in b[block]}, key=_order)
         if any(measure in a[block] for block in shared)
     )
 
@@ -156,7 +156,7 @@ def _settings_of(trials: Sequence[Measured]) -> str:
     return ", ".join([case.target.id, *(f"{name.replace('_', ' ')} {value}" for name, value in changed)])
 
 
-def _place(measure: Measure) -> tuple[object, ...]:
+def _order(measure: Measure) -> tuple[object, ...]:
     """Plain decoding first, then the arms, single passes, and what they cost beside."""
     names = ("plain", "prefill", "", "T", "checkpoint", "rollback", "memory")
     head = measure.name.split("(")[0] if measure.sense == "time" else measure.name
@@ -175,15 +175,15 @@ def _blocks(trials: Sequence[Measured], points: Iterable[CalibrationPoint] = ())
     for point in sorted(points, key=lambda point: point.rows):  # of rollbacks the widest stays
         if measure := _pass_measure(point):
             passes[point.repeat][measure] = point.span_ns / 1e6
-    found = {}
+    levels = {}
     for block in dict.fromkeys(one.trial.repeat for one in trials):
         whole = list[Measured]()
         for arm in by_arm.values():
-            own = [one for one in arm if one.trial.repeat == block]
-            valid = {one.case.prompt.key for one in own if one.trial.valid and one.trial.decode_ns}
-            whole += own if valid == {one.case.prompt.key for one in arm} else []
-        found[block] = {**_values(whole), **passes[block]}
-    return found
+            repeat = [one for one in arm if one.trial.repeat == block]
+            valid = {one.case.prompt.key for one in repeat if one.trial.valid and one.trial.decode_ns}
+            whole += repeat if valid == {one.case.prompt.key for one in arm} else []
+        levels[block] = {**_values(whole), **passes[block]}
+    return levels
 
 
 def _values(trials: Sequence[Measured]) -> Values:
@@ -191,13 +191,13 @@ def _values(trials: Sequence[Measured]) -> Values:
     values: Values = {}
     for arm in arm_results(trials, _ONE_BLOCK):
         name, speedup = arm.arm.setting, None if arm.ratio is None else arm.ratio.value
-        found = {Measure(name=name, unit="tok/s", sense="rate"): arm.tok_s}
+        levels = {Measure(name=name, unit="tok/s", sense="rate"): arm.tok_s}
         if arm.is_plain:
-            found[Measure(name="prefill", unit="tok/s", sense="rate")] = prefill_speed(arm.trials)
+            levels[Measure(name="prefill", unit="tok/s", sense="rate")] = prefill_speed(arm.trials)
         else:
-            found |= {_level(f"{name}: speedup", "x"): speedup, _level(f"{name}: MGL", "tokens"): arm.mgl}
-            found[_level(f"{name}: acceptance", "", is_ratio=False)] = arm.acceptance_rate
-        values |= {measure: value for measure, value in found.items() if value is not None}
+            levels |= {_level(f"{name}: speedup", "x"): speedup, _level(f"{name}: MGL", "tokens"): arm.mgl}
+            levels[_level(f"{name}: acceptance", "", is_ratio=False)] = arm.acceptance_rate
+        values |= {measure: value for measure, value in levels.items() if value is not None}
     if peaks := [one.trial.peak_rss_bytes for one in trials if one.trial.peak_rss_bytes]:
         values[_level("memory", "MiB")] = max(peaks) / 2**20
     return values

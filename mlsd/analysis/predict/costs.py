@@ -102,11 +102,11 @@ def outcomes_cut(rate: float, p_min: float, alpha: float, gamma: int) -> dict[tu
 
     sure = [i / 100 for i in range(1, 101)]
     s, a = min(((s, min(1.0, max(0.0, (alpha - (1 - s) * p_min / 2) / s))) for s in sure), key=off)
-    found = {(0, 0): 1 - s}
+    shares = {(0, 0): 1 - s}
     for length in range(1, gamma + 1):
         stood = s**length * (1 - s if length < gamma else 1.0)
-        found |= {end: stood * share for end, share in outcomes((a,), length).items()}
-    return found
+        shares |= {end: stood * share for end, share in outcomes((a,), length).items()}
+    return shares
 
 
 def outcomes_of(whole: Sums) -> dict[tuple[int, int], float]:
@@ -118,8 +118,8 @@ def outcomes_of(whole: Sums) -> dict[tuple[int, int], float]:
 
 def nearest(gammas: Iterable[int], wanted: int) -> int:
     """Whose rounds tell most of `wanted`: the least that is not below it, else the largest."""
-    known = sorted(gammas)
-    return next((gamma for gamma in known if gamma >= wanted), known[-1])
+    measured = sorted(gammas)
+    return next((gamma for gamma in measured if gamma >= wanted), measured[-1])
 
 
 def at_gamma(ends: Outcomes, gamma: int, wanted: int) -> dict[tuple[int, int], float]:
@@ -128,7 +128,7 @@ def at_gamma(ends: Outcomes, gamma: int, wanted: int) -> dict[tuple[int, int], f
     Fewer proposals cut drafts, which is exact. More go on behind those that stood whole, with the chance of a token
     after the first, at all its positions together.
     """
-    found = defaultdict[tuple[int, int], float](float)
+    shares = defaultdict[tuple[int, int], float](float)
     full = {a: n for (k, a), n in ends.items() if k == gamma}
     reached = sum(n * (min(gamma, a + 1) - 1) for a, n in full.items() if a) if gamma > 1 else sum(full.values())
     stood = sum(n * (a - 1) for a, n in full.items() if a) if gamma > 1 else full.get(1, 0.0)
@@ -136,11 +136,11 @@ def at_gamma(ends: Outcomes, gamma: int, wanted: int) -> dict[tuple[int, int], f
     for (proposed, accepted), n in ends.items():
         length = min(proposed, wanted) if proposed < gamma or wanted < gamma else wanted
         if accepted < gamma or length <= gamma:
-            found[length, min(accepted, length)] += n
+            shares[length, min(accepted, length)] += n
             continue
         for more, share in outcomes((chance,), wanted - gamma).items():
-            found[wanted, gamma + more[1]] += n * share
-    return dict(found)
+            shares[wanted, gamma + more[1]] += n * share
+    return dict(shares)
 
 
 def mgl_of(ends: Outcomes) -> float:
@@ -183,11 +183,11 @@ def between(curve: Mapping[int, float], rows: int) -> float:
     """The curve at `rows`: measured, between its neighbours, or by its last slope beyond its end; 0 of an empty one."""
     if rows in curve or not curve:
         return curve.get(rows, 0.0)
-    known = sorted(curve)
-    if rows < known[0] or len(known) == 1:
-        return curve[known[0]]
-    at = min(bisect_left(known, rows), len(known) - 1)
-    left, right = known[at - 1], known[at]
+    widths = sorted(curve)
+    if rows < widths[0] or len(widths) == 1:
+        return curve[widths[0]]
+    at = min(bisect_left(widths, rows), len(widths) - 1)
+    left, right = widths[at - 1], widths[at]
     slope = (curve[right] - curve[left]) / (right - left)
     return curve[left] + (rows - left) * slope if rows < right else curve[right] + (rows - right) * max(0.0, slope)
 
@@ -242,8 +242,8 @@ def costs_from_points(target: Sequence[CalibrationPoint], draft: Sequence[Calibr
 
 def _times(points: Sequence[CalibrationPoint], depth: int) -> dict[tuple[PassKind, int], float]:
     """Times of each kind and width in ms: medians, or the least of each where the machine was interrupted."""
-    own = grouped((p for p in points if p.depth == depth), lambda p: (p.kind, p.rows))
-    cells = {place: [p.span_ns / 1e6 for p in same] for place, same in own.items()}
+    timed = grouped((p for p in points if p.depth == depth), lambda p: (p.kind, p.rows))
+    cells = {place: [p.span_ns / 1e6 for p in same] for place, same in timed.items()}
     passes = [values for (kind, _), values in cells.items() if kind in ("target_pass", "draft_step")]
     excess = [statistics.median(values) / min(values) - 1 for values in passes]
     typical = min if excess and statistics.median(excess) > _INTERRUPTED else statistics.median

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 from mlsd.analysis.predict.costs import Costs, at_gamma, costs_from_arms, nearest, outcomes_of, scale_to, tok_per_s
-from mlsd.analysis.predict.known import Known, predictable
+from mlsd.analysis.predict.evidence import Evidence, predictable
 from mlsd.errors import AnalysisError
 from mlsd.records import Record
 from mlsd.stats import grouped
@@ -42,28 +42,28 @@ class Validation(Record, frozen=True, kw_only=True):
     checked: tuple[Prediction, ...]
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         spread = self.median_spread
-        own = "" if spread is None else f" (the measurements themselves spread by {format_percent(spread)})"
+        of_measurement = "" if spread is None else f" (the measurements themselves spread by {format_percent(spread)})"
         return (
             f"Each of {self.n} stored settings predicted from other gammas' acceptance and times: median error "
-            f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}{own}."
+            f"{format_percent(self.median_error)}, 95th percentile {format_percent(self.p95_error)}{of_measurement}."
         )
 
 
-def validate(known: Known) -> Validation | None:
+def validate(evidence: Evidence) -> Validation | None:
     """Leave each gamma out; None when no study has plain decoding and two gammas of a drafter on one text."""
     checked: list[Prediction] = []
-    for environment, arms in known.arms.items():
-        own = predictable(arms)
-        plain = grouped((arm for arm in own if arm.is_plain), lambda arm: arm.question)
-        drafting = [arm for arm in own if not arm.is_plain and arm.question in plain and arm.whole.proposed]
+    for environment, arms in evidence.arms.items():
+        usable = predictable(arms)
+        plain = grouped((arm for arm in usable if arm.is_plain), lambda arm: arm.question)
+        drafting = [arm for arm in usable if not arm.is_plain and arm.question in plain and arm.whole.proposed]
         for (question, *_), gammas in grouped(
             drafting, lambda arm: (arm.question, arm.arm.name, arm.case.drafter.draft, arm.case.rollback)
         ).items():
             if len(gammas) > 1:
                 case = gammas[0].case
-                costs = known.costs(environment, case.target, case.drafter.draft)
+                costs = evidence.costs(environment, case.target, case.drafter.draft)
                 checked += leave_one_gamma_out([*plain[question], *gammas], costs)
     if not checked:
         return None
@@ -87,14 +87,14 @@ def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = No
     speculative = [arm for arm in arms if arm.case.gamma]
     if len(speculative) < 2 or len(arms) == len(speculative):
         raise AnalysisError("Leaving a gamma out needs plain decoding and at least two gammas.")
-    found = []
+    predictions = []
     for held in speculative:
         assert held.tok_s is not None and held.mgl is not None
         others = [arm for arm in arms if arm is not held]
         costs = costs_from_arms(others) if calibrated is None else scale_to(calibrated, others)
         near = nearest((arm.case.gamma for arm in speculative if arm is not held), held.case.gamma)
         ends = outcomes_of(total(arm.whole for arm in speculative if arm.case.gamma == near))
-        found.append(
+        predictions.append(
             Prediction(
                 target=held.case.target.id,
                 setting=held.arm.name,
@@ -107,4 +107,4 @@ def leave_one_gamma_out(arms: Sequence[ArmResult], calibrated: Costs | None = No
                 mgl=held.mgl,
             )
         )
-    return found
+    return predictions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from mlsd.analysis.predict.known import read_known, same_model
+from mlsd.analysis.predict.evidence import read_evidence, same_model
 from mlsd.errors import InputError, MlsdError
 from mlsd.formats.record import opened_study
 from mlsd.models.library import resolve_model
@@ -26,7 +26,7 @@ class Replayed(Record, frozen=True, kw_only=True):
 
     drafter: str  # as --drafter takes it
     gammas: tuple[int, ...]  # at which it was measured
-    words: str  # what is replayed: of which drafter, from how many rounds
+    sentence: str  # what is replayed: of which drafter, from how many rounds
 
 
 def replays(study: str | Path, target: str) -> tuple[Replayed, ...]:
@@ -37,7 +37,7 @@ def replays(study: str | Path, target: str) -> tuple[Replayed, ...]:
     """
     path = Path(study)
     with opened_study(path) as store:
-        arms = [arm for own in read_known([store]).arms.values() for arm in own if not (arm.is_plain or arm.control)]
+        arms = [arm for own in read_evidence([store]).arms.values() for arm in own if not (arm.is_plain or arm.control)]
     arms = [arm for arm in arms if arm.positions and not arm.case.drafter.name.endswith("-tree")]
     if not arms:
         raise InputError(f"{path} holds no drafted rounds.", hint="Give a database or record of `mlsd bench` or `run`.")
@@ -65,5 +65,5 @@ def _replayed(arms: list[ArmResult]) -> Replayed:
             options["draft"] = resolve_model(draft.id).called
             cost = f"at the cost of {draft.id} here"
     name, texts = arms[0].arm.name, ", ".join(sorted({arm.text for arm in longest}))
-    words = f"{name} on {texts}, {whole.rounds} rounds at gamma {gammas[-1]}: {' '.join(rates)}, {cost}"
-    return Replayed(drafter=drafter_text("oracle", options), gammas=tuple(gammas), words=words)
+    sentence = f"{name} on {texts}, {whole.rounds} rounds at gamma {gammas[-1]}: {' '.join(rates)}, {cost}"
+    return Replayed(drafter=drafter_text("oracle", options), gammas=tuple(gammas), sentence=sentence)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mlsd.analysis.fits.calibration import relative_error
 from mlsd.analysis.fits.curves import shared_experts
 from mlsd.analysis.predict.costs import CostRange, Costs, between, costs_from_points, known_costs
-from mlsd.analysis.predict.known import Known
+from mlsd.analysis.predict.evidence import Evidence
 from mlsd.errors import AnalysisError, InputError
 from mlsd.gguf_tools.read import ModelWeight
 from mlsd.gguf_tools.shape import Shape
@@ -58,9 +58,9 @@ def full_depth(cuts: Sequence[Cut], full: ModelWeight) -> dict[int, FullPass]:
         error = max(_LEAST_ERROR, whole[-1].relative_error)
         return {k: FullPass(ms=ms, relative_error=error) for k, ms in sorted(whole[-1].ms.items())}
     rows = sorted({k for cut in cuts for k in cut.ms})
-    found = {k: _combined(cuts, full, k) for k in rows}
-    least = found[rows[0]].ms
-    return {k: replace(one, ms=max(one.ms, least)) for k, one in found.items()}
+    passes = {k: _combined(cuts, full, k) for k in rows}
+    least = passes[rows[0]].ms
+    return {k: replace(one, ms=max(one.ms, least)) for k, one in passes.items()}
 
 
 def _combined(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass:
@@ -114,14 +114,14 @@ def _on_line(cuts: Sequence[Cut], full: ModelWeight, k: int) -> FullPass | None:
 # --- a shape from what was timed of it -------------------------------------------------------------------------
 
 
-def shape_costs(known: Known, machine: str, shape: Shape, quant: str) -> CostRange | None:
+def shape_costs(evidence: Evidence, machine: str, shape: Shape, quant: str) -> CostRange | None:
     """Costs of plain decoding and verification of a shape in a quantization, from what was timed of it on a machine.
 
     Nothing of a draft is in them. None where nothing of the shape was timed.
     """
     cuts: dict[int, tuple[Cut, Sequence[CalibrationPoint]]] = {}
-    for (environment, key), points in known.passes.items():
-        facts = known.models.get(key)
+    for (environment, key), points in evidence.passes.items():
+        facts = evidence.models.get(key)
         if environment == machine and facts is not None and (cut := _cut_of(shape, quant, facts, points)) is not None:
             cuts[cut.n_layers] = (cut, points)
     if not cuts:
@@ -154,9 +154,9 @@ def pair_costs(target: CostRange, draft: CostRange) -> CostRange:
     A recurrent draft of g proposals, two or more, saves its state g - 1 times and loads it once: half of what saving
     and loading take, g times.
     """
-    own, steps = target.high, draft.high.verify_ms
-    rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in own.rest_ms.items()}
-    costs = Costs(verify_ms=own.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
+    alone, steps = target.high, draft.high.verify_ms
+    rest = {k: ms + (draft.checkpoint_ms * (k - 1) / 2 if k > 2 else 0.0) for k, ms in alone.rest_ms.items()}
+    costs = Costs(verify_ms=alone.verify_ms, catch_up_ms=steps, step_ms=steps[1], rest_ms=rest)
     return replace(target, low=costs, high=costs, draft_source=draft.source)
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from mlsd.analysis.experts.coverage import Mixture, coverage_table, mixture
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_lines, compare
 from mlsd.analysis.fits.calibration import PassTime, TargetCurve, median_interval, pass_times, target_curve
-from mlsd.analysis.predict.known import Known, is_curve, newest, newest_passes
+from mlsd.analysis.predict.evidence import Evidence, is_curve, newest, newest_passes
 from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.results.widths import Certificate, certificates, widths_words
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
@@ -69,7 +69,7 @@ class Machine:
 
     key: str  # of the environment
     source: str  # path of the database, as hints name it
-    known: Known  # of this machine only
+    known: Evidence  # of this machine only
     timed: dict[str, tuple[CalibrationPoint, ...]]  # passes of every model with a curve T(k), by model key
     loads: dict[str, tuple[ExpertLoad, ...]]  # by model key
     reads: tuple[StreamRead, ...]  # of the newest bandwidth run
@@ -177,7 +177,7 @@ class Machine:
 def read_machine(store: Store, chosen: Chosen) -> Machine:
     """Everything of the chosen machine; of each kind the newest run."""
     key, runs = chosen.environment_key, {run.id: run for run in chosen.runs}
-    known = Known(
+    known = Evidence(
         passes={
             place: points
             for place, points in newest_passes(store, chosen.other_calibrations).items()

@@ -45,7 +45,7 @@ def _rate(text: str) -> float:
     return rate
 
 
-_OWN = ("measure", "budget_s")  # what the question does not hold as it is
+_NOT_ASKED = ("measure", "budget_s")  # what the question does not hold as it is
 _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; with --chip, what set-up installs]."
 
 
@@ -106,7 +106,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         return asking.advise(
             target,
             db=databases,
-            **{name: value for name, value in options.items() if name not in _OWN},
+            **{name: value for name, value in options.items() if name not in _NOT_ASKED},
         )
 
     ctx = click.get_current_context()
@@ -116,12 +116,12 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         raise InputError("--measure asks this machine, --chip about another one.", hint="Give one of the two.")
     if options["measure"] and options["runtime"] != "llama.cpp":
         raise InputError(f"--measure times llama.cpp, not {options['runtime']}.", hint="Measure it: mlsd server URL.")
-    found, read = ask(databases), databases or tuple(study_databases())
-    if options["measure"] and (open_ := found.recommendation.to_measure):
+    advice, read = ask(databases), databases or tuple(study_databases())
+    if options["measure"] and (open_ := advice.recommendation.to_measure):
         measured = _measure(target, open_, options, read[0] if len(read) == 1 else None)
         read = (*(path for path in read if path != measured), measured)
-        found = ask(read)
-    for text in found.notes:
+        advice = ask(read)
+    for text in advice.notes:
         note(text)
     if as_json:
         from mlsd.servers.flags import flags_of
@@ -138,18 +138,18 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
         )
         print_json(
             {
-                "answer": _answer(found.recommendation),
-                "flags": _flags(found, target),
-                "advice": found.recommendation,
-                "quant": found.target.quant,
-                "measured": [answer_object(one, flags_of(one)) for one in found.measured],
-                "chip": _checked() if found.modelled else None,
-                **{name: getattr(found, name) for name in same},
+                "answer": _answer(advice.recommendation),
+                "flags": _flags(advice, target),
+                "advice": advice.recommendation,
+                "quant": advice.target.quant,
+                "measured": [answer_object(one, flags_of(one)) for one in advice.measured],
+                "chip": _checked() if advice.modelled else None,
+                **{name: getattr(advice, name) for name in same},
                 "databases": [str(path) for path in read],
             }
         )
     else:
-        _print(found, target)
+        _print(advice, target)
 
 
 def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
@@ -177,76 +177,77 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     return Path(result.database)
 
 
-def _flags(found: TargetAdvice, target: str) -> Sequence[str]:
-    result, best = found.recommendation, found.recommendation.best
+def _flags(advice: TargetAdvice, target: str) -> Sequence[str]:
+    result, best = advice.recommendation, advice.recommendation.best
     if result.verdict == "not decided yet":
         return ()
     from mlsd.models.library import resolve_model
-    from mlsd.servers.flags import advice  # which loads every method
+    from mlsd.servers.flags import advice as flags  # which loads every method
 
-    path = resolve_model(target).path if found.target.here else None
-    return advice(best.spec, best.gamma, found.draft_file or best.draft, path)
+    path = resolve_model(target).path if advice.target.here else None
+    return flags(best.spec, best.gamma, advice.draft_file or best.draft, path)
 
 
-def _print(found: TargetAdvice, target: str) -> None:
-    result = found.recommendation
-    for measured in found.measured:
+def _print(advice: TargetAdvice, target: str) -> None:
+    result = advice.recommendation
+    for measured in advice.measured:
         say(f"Measured here by {measured.subject} on {measured.text}: {measured.words}.")
     say(_answer(result))
     if result.settles is not None:
         say(f"{result.settles}.")
     say(f"Why: {result.why}. Costs: {result.costs_source}.")
-    if found.widths:
-        say(f"Of {found.target.facts.ref.id}, {found.widths}.")
-    for model in (found.target, *found.drafts):
+    if advice.widths:
+        say(f"Of {advice.target.facts.ref.id}, {advice.widths}.")
+    for model in (advice.target, *advice.drafts):
         if model.quant_assumed and not model.here:
             say(f"Assuming {model.quant} for {model.facts.ref.id}: --quant names another.")
         elif model.quant is not None and not model.here:
             say(f"Bytes of {model.facts.ref.id}: {model.quant}.")
-    for line in _memory(found):
+    for line in _memory(advice):
         say(line)
-    for draft, source in found.draft_sources.items():
+    for draft, source in advice.draft_sources.items():
         say(f"Costs of {draft}: {source}.")
-    print_table(prospect_table(result.prospects, result.level, modelled=found.modelled))
+    print_table(prospect_table(result.prospects, result.level, modelled=advice.modelled))
     predicted = (p for p in result.prospects if p.gamma and p.effect is None)
-    for source, own in grouped(predicted, lambda p: p.acceptance_source).items():
-        say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in own))}: {source}.")
-    if found.untimed:
-        say(f"Not predicted, as no pass of it was timed: {', '.join(found.untimed)}.")
-    if found.modelled:
+    for source, settings in grouped(predicted, lambda p: p.acceptance_source).items():
+        say(f"Acceptance of {', '.join(dict.fromkeys(p.name for p in settings))}: {source}.")
+    if advice.untimed:
+        say(f"Not predicted, as no pass of it was timed: {', '.join(advice.untimed)}.")
+    if advice.modelled:
         say(_checked())
-    elif found.validation is None:
+    elif advice.validation is None:
         say("Predictions were not checked: no stored study has plain decoding and two gammas of a drafter.")
     else:
-        say(found.validation.words)
-    for line in _flags(found, target):
+        say(advice.validation.sentence)
+    for line in _flags(advice, target):
         say(line)
     for step in result.next_steps:
         say(f"Next: {step}")
 
 
-def _memory(found: TargetAdvice) -> Iterator[str]:
+def _memory(advice: TargetAdvice) -> Iterator[str]:
     """What the weights take, and what that leaves of this machine's limit, or which Macs let models take so much."""
     from mlsd.hardware.budget import mac_budget
 
-    if (n_bytes := found.weight_bytes) is None:
+    if (n_bytes := advice.weight_bytes) is None:
         return
-    drafts = f", {found.weight_draft}'s included" if found.weight_draft else ""
-    limit, own = found.limit_bytes, f"Memory: {format_bytes(n_bytes)} of weights{drafts}"
+    drafts = f", {advice.weight_draft}'s included" if advice.weight_draft else ""
+    limit, weights = advice.limit_bytes, f"Memory: {format_bytes(n_bytes)} of weights{drafts}"
     if limit is None:
-        sizes = ((gib, mac_budget(gib * GIB).limit_bytes) for gib in found.memories_gib or MACS_GIB)
+        sizes = ((gib, mac_budget(gib * GIB).limit_bytes) for gib in advice.memories_gib or MACS_GIB)
         gib, limit = next(((gib, limit) for gib, limit in sizes if limit > n_bytes), (None, 0))
-        where = f"no Mac{' with that chip' if found.memories_gib else ''} lets models use so much"
+        where = f"no Mac{' with that chip' if advice.memories_gib else ''} lets models use so much"
         if gib is not None:
             where = f"such a Mac with {gib} GB lets models use {format_bytes(limit)}"
-        elif len(found.memories_gib) == 1:
-            most = format_bytes(mac_budget(found.memories_gib[0] * GIB).limit_bytes)
-            where = f"a Mac with {found.memories_gib[0]} GB lets models use {most}"
-        yield f"{own}; {where}, contexts and buffers included."
+        elif len(advice.memories_gib) == 1:
+            most = format_bytes(mac_budget(advice.memories_gib[0] * GIB).limit_bytes)
+            where = f"a Mac with {advice.memories_gib[0]} GB lets models use {most}"
+        yield f"{weights}; {where}, contexts and buffers included."
     elif limit < n_bytes:
-        yield f"{own}, and models may use {format_bytes(limit)} here."
+        yield f"{weights}, and models may use {format_bytes(limit)} here."
     else:
-        yield f"{own}, which leaves {format_bytes(limit - n_bytes)} of {format_bytes(limit)} for contexts and buffers."
+        left = f"{format_bytes(limit - n_bytes)} of {format_bytes(limit)}"
+        yield f"{weights}, which leaves {left} for contexts and buffers."
 
 
 def _answer(result: Recommendation) -> str:
@@ -263,24 +264,24 @@ def _answer(result: Recommendation) -> str:
     return f"{result.target}{text}: {verdict}{_of_request(shown)}."
 
 
-def _of_request(one: Prospect | None) -> str:
+def _of_request(prospect: Prospect | None) -> str:
     """From which output token on a setting pays, where a request was described; its time is in the table."""
-    found = None if one is None else one.request
-    if found is None or one is None:
+    request = None if prospect is None else prospect.request
+    if request is None or prospect is None:
         return ""
-    if found.whole_s is None:
+    if request.whole_s is None:
         return "; how long a prompt of that length takes is not known here"
-    if found.pays_from is None:
+    if request.pays_from is None:
         return "; it pays at no length"
-    words, least = f"; it pays from output token {found.pays_from:,} on", found.pays_from_latest
-    if one.speedup.low is None or least == found.pays_from:
-        return words
-    return f"{words}, at the low end of its speedup {'at no length' if least is None else f'from {least:,} on'}"
+    sentence, least = f"; it pays from output token {request.pays_from:,} on", request.pays_from_latest
+    if prospect.speedup.low is None or least == request.pays_from:
+        return sentence
+    return f"{sentence}, at the low end of its speedup {'at no length' if least is None else f'from {least:,} on'}"
 
 
 def _checked() -> str:
     """How far models of a chip can be trusted."""
     from mlsd.hardware.apple_passes import constants
 
-    found = constants()
-    return f"Modelled, not measured: from {found.fitted}; {found.checked}."
+    fitted = constants()
+    return f"Modelled, not measured: from {fitted.fitted}; {fitted.checked}."

@@ -105,14 +105,14 @@ def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replay
     options["drafters"] = (*options["drafters"], *(control.drafter for control in replayed))
     options["gammas"] = options["gammas"] or tuple(sorted({gamma for control in replayed for gamma in control.gammas}))
     for control in replayed:
-        note(f"Replaying {control.words}.")
+        note(f"Replaying {control.sentence}.")
     return replayed
 
 
 def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
     from mlsd.trials.decisions import times
 
-    sources = {str(parse_drafter(one.drafter).options["accept"]): one.words for one in replayed}
+    sources = {str(parse_drafter(one.drafter).options["accept"]): one.sentence for one in replayed}
     for arm in result.results:
         source = sources.get(str(arm.case.drafter.options.get("accept"))) if arm.control else None
         if source is not None and arm.ratio is not None:

@@ -169,7 +169,7 @@ def _report(ctx: click.Context, comparison: Comparison, options: dict[str, Any],
     failures = _failures(comparison, options["fail_on"])
     printed: dict[str, Any] = msgspec.to_builtins(comparison)
     for finding, record in zip(printed["findings"], comparison.findings, strict=True):
-        finding.update({"words": record.words, "percent": record.percent})
+        finding.update({"words": record.sentence, "percent": record.percent})
     shown = comparison_table(comparison)
     if options["markdown"] is not None:
         parts = (markdown.escape(comparison.answer), markdown.table_text(shown), *map(markdown.escape, failures))
@@ -202,6 +202,6 @@ def _failures(comparison: Comparison, fail_on: Sequence[tuple[str, float]]) -> l
             continue
         undecided = (f for f in comparison.findings if f.verdict == "not decided yet")
         failures += [
-            f"{f.measure.name} is {f.words}." for f in (comparison.slower(share) if what == "slower" else undecided)
+            f"{f.measure.name} is {f.sentence}." for f in (comparison.slower(share) if what == "slower" else undecided)
         ]
     return failures

@@ -70,7 +70,7 @@ def comparison_table(comparison: Comparison) -> Table:
                lambda f: f.change and _scaled(f.measure, f.change.value)),
         column("99.5 %", "n", "t over blocks, corrected for the number of measures", lambda f: _ends(f, f.change)),
         column("A / A", "n", "the control, A once more, likewise", lambda f: _ends(f, f.control)),
-        column("verdict", "", "whether no change is in the interval", "words"),
+        column("verdict", "", "whether no change is in the interval", "sentence"),
         id=f"compare-{comparison.session}",
         note=" ".join((how, *comparison.outputs, *(f"Not counted: {reason}." for reason in comparison.invalid))),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mlsd.analysis.advise import acceptance, ask
 from mlsd.analysis.advise.answer import AdviceQuestion, AdvisedMachine, answer
 from mlsd.analysis.advise.prospects import Prospect, Recommendation, RequestSize
-from mlsd.analysis.predict.known import Known, read_known
+from mlsd.analysis.predict.evidence import Evidence, read_evidence
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.errors import AnalysisError, InputError, MlsdError
 from mlsd.hardware.apple_passes import Runtime, apple_chip
@@ -24,7 +24,7 @@ from mlsd.trials.results import SessionPlan, arm_results
 from tests.analysis.predict.test_shapes import facts, known
 from tests.analysis.studies import as_measured, blocks, model
 
-NOTHING = Known()
+NOTHING = Evidence()
 HERE = AdvisedMachine(environment_key="here", limit_bytes=20_000_000_000)
 QUESTION = AdviceQuestion(target="qwen3.5-9b", gammas=(1, 4))
 
@@ -147,9 +147,9 @@ def test_an_open_question_names_the_acceptance_from_which_and_up_to_which_it_wou
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Known, Study, AdvisedMachine]:
+def measured() -> tuple[Evidence, Study, AdvisedMachine]:
     with Store.open(Path("notebooks/data/tiny.sqlite"), create=False, read_only=True) as store:
-        stored, study = read_known([store]), read_study(store)
+        stored, study = read_evidence([store]), read_study(store)
     key = environment_key(study.environment)
     return stored, study, AdvisedMachine(environment_key=key)
 
@@ -159,7 +159,7 @@ def length_of(best: Answer) -> int:
     return next(one.trial.n_prompt for arm in best.arms for one in arm.trials if one.trial.n_prompt)
 
 
-def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Known, Study, AdvisedMachine]) -> None:
+def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, study, here = measured
     n_measured = n_timed = 0
     for best in study.answers:
@@ -181,7 +181,7 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Know
     assert n_measured > 10 and n_timed > 10, "a request, too"
 
 
-def test_another_workload_is_no_evidence(measured: tuple[Known, Study, AdvisedMachine]) -> None:
+def test_another_workload_is_no_evidence(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, _, here = measured
     found = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
     drafted = [p for p in found.prospects if p.gamma]
@@ -189,7 +189,7 @@ def test_another_workload_is_no_evidence(measured: tuple[Known, Study, AdvisedMa
     assert "mlsd bench tiny-moe --draft tiny-draft --gamma 1 --prompt chinese" in found.next_steps[0]
 
 
-def test_what_was_measured_on_other_threads_is_no_evidence(measured: tuple[Known, Study, AdvisedMachine]) -> None:
+def test_what_was_measured_on_other_threads_is_no_evidence(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, study, here = measured
     n_threads = study.results[0].case.engine.n_threads
     assert n_threads is not None
@@ -200,7 +200,7 @@ def test_what_was_measured_on_other_threads_is_no_evidence(measured: tuple[Known
 
 @pytest.mark.parametrize("kind", [None, "rag", "translation", "code"])
 def test_what_is_next_names_prompts_and_no_kinds_of_text(
-    measured: tuple[Known, Study, AdvisedMachine], kind: str | None
+    measured: tuple[Evidence, Study, AdvisedMachine], kind: str | None
 ) -> None:
     """`--prompt rag` is refused: a kind of text is no prompt."""
     stored, _, here = measured
@@ -211,7 +211,7 @@ def test_what_is_next_names_prompts_and_no_kinds_of_text(
 
 
 def test_a_question_of_no_workload_is_of_the_one_that_was_measured_and_of_each_alike_else(
-    measured: tuple[Known, Study, AdvisedMachine],
+    measured: tuple[Evidence, Study, AdvisedMachine],
 ) -> None:
     stored, _, here = measured
     every = answer(AdviceQuestion(target="tiny-moe"), stored, here).recommendation
@@ -228,7 +228,7 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
     draft.write_bytes(here.path.read_bytes())
     facts_of = {ref: replace(model(ref.id), ref=ref) for ref in (target, here.ref)}
     made = as_measured(blocks(facts_of[target], prompts=("code",), draft=facts_of[here.ref]))
-    stored = Known(arms={"here": tuple(arm_results(made, SessionPlan()))})
+    stored = Evidence(arms={"here": tuple(arm_results(made, SessionPlan()))})
     by_name, by_file = (
         answer(AdviceQuestion(target="tiny-dense", drafts=(name,)), stored, HERE).recommendation
         for name in ("tiny-draft", str(draft))
@@ -236,7 +236,7 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
     assert by_file.prospects == by_name.prospects and any(p.effect for p in by_file.prospects if p.gamma)
 
 
-def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study, AdvisedMachine]) -> None:
+def test_another_file_of_one_name_is_another_model(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, _, _ = measured
     known = next(arm.case.target for arms in stored.arms.values() for arm in arms if arm.case.target.id == "tiny-moe")
     assert known.sha256 and stored.of(known) and stored.of(ModelRef(id="renamed", sha256=known.sha256))
@@ -245,7 +245,7 @@ def test_another_file_of_one_name_is_another_model(measured: tuple[Known, Study,
 
 
 def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(
-    measured: tuple[Known, Study, AdvisedMachine],
+    measured: tuple[Evidence, Study, AdvisedMachine],
 ) -> None:
     stored, study, here = measured
     best = study.answers[0]
@@ -256,7 +256,7 @@ def test_how_long_a_prompt_takes_is_only_known_of_prompts_about_as_long(
         assert plain.request is not None and (plain.request.ttft_s is not None) == is_known
 
 
-def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Known, Study, AdvisedMachine]) -> None:
+def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, _, here = measured
     with pytest.raises(MlsdError, match="next-token block"):
         answer(AdviceQuestion(target="tiny-dense", drafts=("mtp",)), stored, here)

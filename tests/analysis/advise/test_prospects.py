@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mlsd.analysis.advise.acceptance import (
     FAULT_WORDS,
-    PLAIN_WAY,
+    PLAIN_ARM,
     Acceptance,
     Stated,
     known_acceptances,
@@ -31,12 +31,12 @@ def cost_range(verify: dict[int, float], step: float = 0.0, rest: float = 0.0, *
 
 
 def accepting(*alphas: float, error: float = 0.01) -> Acceptance:
-    return Acceptance(way=KEY, alphas=alphas, relative_error=error, source="stated")
+    return Acceptance(arm=KEY, alphas=alphas, relative_error=error, source="stated")
 
 
 def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
     costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
-    found = prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (4, 8))
+    found = prospects({PLAIN_ARM: costs, KEY: costs}, [accepting(0.9)], (4, 8))
     assert [p.gamma for p in found] == [8, 4, 0]
     assert found[0].speedup.value == pytest.approx(sum(0.9**i for i in range(9)))
     assert found[0].decided_by == "acceptance"
@@ -44,7 +44,7 @@ def test_free_drafts_and_flat_passes_make_long_gammas_best() -> None:
 
 def test_a_slow_draft_makes_off_the_best_and_is_named() -> None:
     plain = cost_range({1: 10.0, 5: 11.0})
-    found = prospects({PLAIN_WAY: plain, KEY: cost_range({1: 10.0, 5: 11.0}, step=9.0)}, [accepting(0.8)], (4,))
+    found = prospects({PLAIN_ARM: plain, KEY: cost_range({1: 10.0, 5: 11.0}, step=9.0)}, [accepting(0.8)], (4,))
     assert found[0].gamma == 0
     assert found[0].speedup.value == 1.0
     assert found[1].decided_by == "draft time"
@@ -60,7 +60,7 @@ def test_verification_is_blamed_on_experts_or_on_a_kernel_step() -> None:
         ({"steps": (9,)}, "verification"),
     ):
         costs = cost_range(verify, **changes)
-        found = prospects({PLAIN_WAY: cost_range(verify), KEY: costs}, [accepting(0.97)], (4,))
+        found = prospects({PLAIN_ARM: cost_range(verify), KEY: costs}, [accepting(0.97)], (4,))
         assert next(p for p in found if p.gamma).decided_by == name
 
 
@@ -68,13 +68,13 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
     for step, verdict in ((0.5, "on"), (3.0, "not decided yet"), (30.0, "off")):
         costs = cost_range({1: 10.0, 5: 12.0}, step=step, basis="bandwidth")
         ranged = replace(accepting(0.7), assumed=(0.5, 0.9))
-        found = prospects({PLAIN_WAY: costs, KEY: costs}, [ranged], (4,))
+        found = prospects({PLAIN_ARM: costs, KEY: costs}, [ranged], (4,))
         speculative = next(p for p in found if p.gamma)
         assert speculative.acceptance_assumed
         ends = []
         for alpha in (0.5, 0.9):
             (certain,) = (
-                p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(alpha, error=0.0)], (4,)) if p.gamma
+                p for p in prospects({PLAIN_ARM: costs, KEY: costs}, [accepting(alpha, error=0.0)], (4,)) if p.gamma
             )
             ends.append(certain.speedup.value)
         low, high = speculative.speedup.low or 0, speculative.speedup.high or 0
@@ -86,18 +86,18 @@ def test_a_drafter_of_assumed_acceptance_is_the_choice_only_where_it_is_always_f
 
 def test_acceptance_for_break_even_gives_a_speedup_of_one() -> None:
     costs = cost_range({1: 10.0, 3: 14.0}, step=2.0)
-    (p,) = (p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (2,)) if p.gamma)
+    (p,) = (p for p in prospects({PLAIN_ARM: costs, KEY: costs}, [accepting(0.9)], (2,)) if p.gamma)
     assert p.break_even_acceptance is not None
     even = tok_per_s(costs.low, {(2, 2): p.break_even_acceptance, (2, 0): 1 - p.break_even_acceptance})
     assert even == pytest.approx(tok_per_s(costs.low, {(0, 0): 1.0})), "accepted over proposed tokens"
     slow = cost_range({1: 10.0, 3: 14.0}, step=20.0)
-    (never,) = (p for p in prospects({PLAIN_WAY: costs, KEY: slow}, [accepting(0.9)], (2,)) if p.gamma)
+    (never,) = (p for p in prospects({PLAIN_ARM: costs, KEY: slow}, [accepting(0.9)], (2,)) if p.gamma)
     assert never.break_even_acceptance is None
 
 
 def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() -> None:
     costs = cost_range({1: 10.0, 5: 10.0, 9: 10.0})
-    found = prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.9)], (4, 8))
+    found = prospects({PLAIN_ARM: costs, KEY: costs}, [accepting(0.9)], (4, 8))
     assert all((p.speedup.low or 0) > 2 for p in found if p.gamma), "predicted to be faster, for sure"
     advice = recommend("t", "code", found, costs)
     assert advice.verdict == "not decided yet" and advice.best.gamma == 0 and advice.to_measure[0].gamma == 8
@@ -113,15 +113,15 @@ def test_on_a_machine_where_the_target_was_timed_only_what_ran_is_recommended() 
 
 
 def test_shipped_references_know_the_tiny_family_and_drafts_of_large_targets() -> None:
-    tiny = [a for a in known_acceptances("tiny-moe") if a.way == arm_named(DRAFT_MODEL, "tiny-draft")]
+    tiny = [a for a in known_acceptances("tiny-moe") if a.arm == arm_named(DRAFT_MODEL, "tiny-draft")]
     assert tiny and all(1 < mgl_of(a.outcomes(4)) < 5 for a in tiny)
     assert known_acceptances("tiny-moe-q4_0") == known_acceptances("tiny-moe")
     known = known_acceptances("Qwen3.5-35B-A3B-Q8_0")
     measured, assumed = ([a for a in known if (a.assumed is None) == own] for own in (True, False))
-    draft = next(a for a in measured if a.way == arm_named(DRAFT_MODEL, "qwen3.5-0.8b"))
+    draft = next(a for a in measured if a.arm == arm_named(DRAFT_MODEL, "qwen3.5-0.8b"))
     assert mgl_of(draft.outcomes(1)) == pytest.approx(1.697) and "2026" in draft.source
-    assert {a.way.method for a in measured} == {"mtp", DRAFT_MODEL}
-    assert {a.way.draft.id for a in assumed if a.way.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
+    assert {a.arm.method for a in measured} == {"mtp", DRAFT_MODEL}
+    assert {a.arm.draft.id for a in assumed if a.arm.draft} == {"qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b"}
     assert all(a.assumed is not None and a.assumed[0] < a.alphas[0] < a.assumed[1] for a in assumed)
     assert known_acceptances("unheard-of") == []
 
@@ -143,9 +143,9 @@ def ran(text: str, low: float, value: float, high: float) -> ArmResult:
 def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
     texts: list[tuple[str, float, float, float]], effect: str, bounds: tuple[float, float]
 ) -> None:
-    way, costs = arm_named("pld", None, '{"ngram":3}'), cost_range({1: 10.0, 5: 12.0})
-    acceptance = Acceptance(way=way, measured={4: outcomes((0.5,), 4, 0.5)}, source="rounds")
-    found = as_measured(prospects({PLAIN_WAY: costs, way: costs}, [acceptance], (4,)), [ran(*one) for one in texts])
+    arm, costs = arm_named("pld", None, '{"ngram":3}'), cost_range({1: 10.0, 5: 12.0})
+    acceptance = Acceptance(arm=arm, measured={4: outcomes((0.5,), 4, 0.5)}, source="rounds")
+    found = as_measured(prospects({PLAIN_ARM: costs, arm: costs}, [acceptance], (4,)), [ran(*one) for one in texts])
     (one,) = (p for p in found if p.gamma)
     assert (one.effect, (one.speedup.low, one.speedup.high)) == (effect, bounds)
     assert (one.name, one.option({})) == ("pld (ngram 3)", "--drafter pld:ngram=3")
@@ -153,23 +153,23 @@ def test_a_setting_with_options_is_decided_where_every_text_decides_it_alike(
 
 def test_rounds_of_a_look_up_that_propose_nothing_cost_a_plain_pass() -> None:
     costs = cost_range({1: 10.0, 5: 30.0, 17: 100.0})
-    seldom = Acceptance(way=arm_named("pld"), measured={4: outcomes((0.9,), 4, 0.05)}, source="rounds")
-    found = {p.gamma: p for p in prospects({PLAIN_WAY: costs, seldom.way: costs}, [seldom], (1, 4, 16))}
+    seldom = Acceptance(arm=arm_named("pld"), measured={4: outcomes((0.9,), 4, 0.05)}, source="rounds")
+    found = {p.gamma: p for p in prospects({PLAIN_ARM: costs, seldom.arm: costs}, [seldom], (1, 4, 16))}
     assert found[1].mgl == pytest.approx(1 + 0.05 * 0.9)
     assert found[16].speedup.value > 0.6, "not a tenth, as if each round verified 17 rows"
 
 
 def test_what_pays_at_any_acceptance_is_not_said_to_pay_at_none() -> None:
     costs = cost_range({1: 10.0, 5: 9.0})
-    (one,) = (p for p in prospects({PLAIN_WAY: costs, KEY: costs}, [accepting(0.5)], (4,)) if p.gamma)
+    (one,) = (p for p in prospects({PLAIN_ARM: costs, KEY: costs}, [accepting(0.5)], (4,)) if p.gamma)
     assert one.break_even_mgl < 1 and one.break_even_acceptance == 0
-    told = recommend("t", None, [one, *prospects({PLAIN_WAY: costs}, [], ())], costs).settles
+    told = recommend("t", None, [one, *prospects({PLAIN_ARM: costs}, [], ())], costs).settles
     assert told is not None and "pays whatever is accepted" in told
 
 
 def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading() -> None:
     plain = cost_range({1: 10.0, 5: 10.0}, prefill_ms=1.0)
-    costs = {PLAIN_WAY: plain, KEY: replace(plain, prefill_ms=1.5)}
+    costs = {PLAIN_ARM: plain, KEY: replace(plain, prefill_ms=1.5)}
     asked = RequestSize(prompt_tokens=1000, n_predict=101)
     found = prospects(costs, [accepting(0.5, error=0.0)], (4,))
     told = {p.gamma: p for p in with_request(found, asked, costs)}
@@ -181,7 +181,7 @@ def test_a_request_pays_from_the_token_that_has_made_up_for_the_drafts_reading()
     assert on.pays_from == 2 + int(500 / gained_ms)
     slow, fast = ((n - 1) * ms for n, ms in ((on.pays_from, 10.0), (on.pays_from, 10 - gained_ms)))
     assert 1500 + fast <= 1000 + slow, "at that token it is ahead"
-    silent = {PLAIN_WAY: plain, KEY: cost_range({1: 10.0})}
+    silent = {PLAIN_ARM: plain, KEY: cost_range({1: 10.0})}
     unknown = with_request(prospects(silent, [accepting(0.5)], (4,)), asked, silent)
     assert all(p.request is not None and (p.request.whole_s is None) == (p.gamma == 4) for p in unknown)
 
@@ -192,8 +192,8 @@ def test_what_a_look_up_accepts_is_asked_with_the_length_of_its_answer() -> None
     assert mgl_of(counts.of(KEY).outcomes(4)) == pytest.approx(1 + 4 * 140 / 245, rel=1e-3)
     with pytest.raises(InputError, match="proposes in some rounds only"):
         counts.of(arm_named("pld"))
-    for way in (KEY, arm_named("pld"), arm_named("mtp", None, '{"p_min":0.75}')):
-        found = Stated(gamma=4, counts=(140, 245), n_output=256).of(way)
+    for arm in (KEY, arm_named("pld"), arm_named("mtp", None, '{"p_min":0.75}')):
+        found = Stated(gamma=4, counts=(140, 245), n_output=256).of(arm)
         assert mgl_of(found.outcomes(4)) == pytest.approx(256 / 116, rel=1e-3)
         assert outcomes_rate(found.outcomes(4)) == pytest.approx(140 / 245, rel=1e-3)
 
@@ -219,6 +219,6 @@ def test_a_native_head_below_one_half_at_depth_one_is_called_a_fault() -> None:
 
 def test_a_look_up_is_needed_to_be_right_of_what_it_proposes_not_of_what_it_might() -> None:
     costs = cost_range({1: 10.0, 5: 16.0})
-    seldom = Acceptance(way=arm_named("pld"), measured={4: outcomes((0.5,), 4, 0.25)}, source="rounds")
-    (one,) = (p for p in prospects({PLAIN_WAY: costs, seldom.way: costs}, [seldom], (4,)) if p.gamma)
+    seldom = Acceptance(arm=arm_named("pld"), measured={4: outcomes((0.5,), 4, 0.25)}, source="rounds")
+    (one,) = (p for p in prospects({PLAIN_ARM: costs, seldom.arm: costs}, [seldom], (4,)) if p.gamma)
     assert one.break_even_acceptance == pytest.approx(0.15), "a quarter of rounds pays 6 ms more, for 0.6 tokens of 4"

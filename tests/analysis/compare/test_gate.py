@@ -85,7 +85,7 @@ def test_a_change_of_a_time_is_slower_where_that_of_a_rate_is_faster() -> None:
     assert one(up).verdict == "faster"
     assert one(up, Measure(name="T(1)", unit="ms", sense="time")).verdict == "slower"
     assert one(up, Measure(name="memory", unit="MiB", sense="level")).verdict == "higher"
-    assert one(up).words == "faster by 10.0 %"
+    assert one(up).sentence == "faster by 10.0 %"
 
 
 def test_no_change_is_reported_with_the_bound_that_holds_it() -> None:
@@ -93,13 +93,13 @@ def test_no_change_is_reported_with_the_bound_that_holds_it() -> None:
     assert found.verdict == "same"
     assert found.within is not None and found.change is not None and found.change.high is not None
     assert found.change.high - 1 <= found.within < 0.02
-    assert found.words == "same within 0.2 %"
+    assert found.sentence == "same within 0.2 %"
 
 
 def test_counts_without_noise_are_the_same_or_changed_exactly() -> None:
     share = Measure(name="pld: acceptance", unit="", sense="level", is_ratio=False)
-    assert one([(0.667, 0.667)] * 4, share, control=True).words == "same within 0 %"
-    assert one([(0.667, 0.524)] * 4, share, control=True).words == "lower by 14.3 %"
+    assert one([(0.667, 0.667)] * 4, share, control=True).sentence == "same within 0 %"
+    assert one([(0.667, 0.524)] * 4, share, control=True).sentence == "lower by 14.3 %"
     assert one([(0.0, 0.0)] * 4, share).verdict == "same"
 
 
@@ -108,7 +108,7 @@ def test_what_is_undecided_says_how_many_blocks_would_show_how_much() -> None:
     found = one([(1.0, math.exp(v)) for v in rng.normal(0, 0.03, 8)])
     assert found.verdict == "not decided yet"
     assert found.more_blocks is not None and found.more_blocks > 8
-    assert found.words == f"not decided yet: {found.more_blocks} more blocks would show 2 %"
+    assert found.sentence == f"not decided yet: {found.more_blocks} more blocks would show 2 %"
 
 
 def test_so_much_noise_that_no_life_is_long_enough_promises_a_larger_effect() -> None:
@@ -119,7 +119,7 @@ def test_so_much_noise_that_no_life_is_long_enough_promises_a_larger_effect() ->
 
 
 def test_one_block_decides_nothing() -> None:
-    assert one([(1.0, 2.0)]).words == "not decided yet: too few blocks"
+    assert one([(1.0, 2.0)]).sentence == "not decided yet: too few blocks"
 
 
 def test_what_the_control_shows_too_is_not_believed_of_b() -> None:

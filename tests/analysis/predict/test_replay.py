@@ -15,7 +15,7 @@ TINY = Path(__file__).parents[3] / "notebooks" / "data" / "tiny.sqlite"
 
 def test_each_drafter_of_a_study_becomes_a_control_with_its_rates_and_its_draft() -> None:
     found = replays(TINY, "tiny-dense")
-    assert found and all(one.gammas and "rounds at gamma" in one.words for one in found)
+    assert found and all(one.gammas and "rounds at gamma" in one.sentence for one in found)
     for one in found:
         spec = parse_drafter(one.drafter)
         resolve_spec(parse_drafter(one.drafter.partition(",draft=")[0]))

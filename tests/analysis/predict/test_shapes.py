@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsd.analysis.predict.known import Known
+from mlsd.analysis.predict.evidence import Evidence
 from mlsd.analysis.predict.shapes import Cut, full_depth, pair_costs, shape_costs
 from mlsd.gguf_tools.read import ModelWeight
 from mlsd.gguf_tools.shape import FULL
@@ -48,8 +48,8 @@ def points(key: str, ns_per_byte: float, n_bytes: int, noise: float = 0.0) -> tu
     return tuple(made)
 
 
-def known(*models: ModelFacts, machine: str = "here") -> Known:
-    return Known(
+def known(*models: ModelFacts, machine: str = "here") -> Evidence:
+    return Evidence(
         passes={(machine, m.ref.id): points(m.ref.id, 0.1, m.active_bytes or 0, 0.01) for m in models},
         models={m.ref.id: m for m in models},
     )

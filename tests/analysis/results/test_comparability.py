@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from mlsd.analysis.predict.known import read_known
+from mlsd.analysis.predict.evidence import read_evidence
 from mlsd.analysis.results.comparability import Chosen, choose, settings_key
 from mlsd.analysis.study.study import Study, read_study
 from mlsd.cli.main import cli
@@ -143,5 +143,5 @@ def test_the_seed_of_greedy_sampling_changes_nothing(tmp_path: Path) -> None:
 
 def test_advice_mixes_no_settings_of_a_target(half_changed: Path) -> None:
     with Store.open(half_changed, read_only=True) as store:
-        arms = [arm for own in read_known([store]).arms.values() for arm in own]
+        arms = [arm for own in read_evidence([store]).arms.values() for arm in own]
     assert {prompt for arm in arms for prompt in arm.prompts} == {"chinese", "prose", "poem"}

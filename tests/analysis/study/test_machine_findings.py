@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import mlsd
-from mlsd.analysis.predict.known import read_known
+from mlsd.analysis.predict.evidence import read_evidence
 from mlsd.analysis.results.comparability import choose
 from mlsd.errors import AnalysisError
 from mlsd.records import EngineOptions, ModelFacts
@@ -113,7 +113,7 @@ def test_passes_timed_under_other_settings_than_the_trials_do_not_count(tmp_path
     with Store.open(path) as store:
         timed(store, curve(MOE, 10.0), n_ctx=4096)  # more room changes no pass
         timed(store, curve(MOE, 3.0), n_threads=7)
-        times = {p.span_ns for p in read_known([store]).passes[environment_key(MACHINE), MOE.ref.key]}
+        times = {p.span_ns for p in read_evidence([store]).passes[environment_key(MACHINE), MOE.ref.key]}
     assert min(times) == 10_000_000
     assert {p.span_ns for p in mlsd.open_study(path).machine.timed[MOE.ref.key]} == times
     with Store.open(path, read_only=True) as store:

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 _CURVE = 3  # different k that make a curve
 
 
-class Known(Record, frozen=True, kw_only=True):
+class Evidence(Record, frozen=True, kw_only=True):
     """What databases hold, of all of them together."""
 
     arms: Mapping[str, tuple[ArmResult, ...]] = {}  # by environment
@@ -49,9 +49,9 @@ class Known(Record, frozen=True, kw_only=True):
         return costs if draft is None or costs.catch_up_ms else None
 
 
-def same_model(one: ModelRef, other: ModelRef) -> bool:
+def same_model(model: ModelRef, other: ModelRef) -> bool:
     """Whether two are one file by its content; where either's hash is not known, by their ids."""
-    return one.sha256 == other.sha256 if one.sha256 and other.sha256 else one.id == other.id
+    return model.sha256 == other.sha256 if model.sha256 and other.sha256 else model.id == other.id
 
 
 def predictable(arms: Iterable[ArmResult]) -> list[ArmResult]:
@@ -64,9 +64,9 @@ def predictable(arms: Iterable[ArmResult]) -> list[ArmResult]:
     ]
 
 
-def read_known(
+def read_evidence(
     stores: Iterable[Store], refuted: Callable[[Store, Chosen], Mapping[int, str]] = lambda store, chosen: {}
-) -> Known:
+) -> Evidence:
     """Everything in these databases that advice can use, of each machine the settings of most trials.
 
     Acceptance does not depend on the machine; costs are only taken of the one that is asked about. `refuted` gives the
@@ -78,20 +78,22 @@ def read_known(
     widths: dict[tuple[str, str], Certificate] = {}
     arms: dict[str, tuple[ArmResult, ...]] = {}
     for store in stores:
-        chosen = [choose(store, machine) for machine in machines(store)]
-        for one in chosen:
-            invalid = refuted(store, one)
-            found = sessions_of(judged(filter(one.keeps, store.trials(rounds=False)), invalid), store.runs())
-            own = latest(arm for session in found for arm in session.results())
-            own = [arm for arm in own if not any(one.id in invalid for one in arm.trials)]
+        chosen = [choose(store, key) for key in machines(store)]
+        for machine in chosen:
+            invalid = refuted(store, machine)
+            sessions = sessions_of(judged(filter(machine.keeps, store.trials(rounds=False)), invalid), store.runs())
+            results = latest(arm for session in sessions for arm in session.results())
+            results = [arm for arm in results if not any(machine.id in invalid for machine in arm.trials)]
             notes += [refuted_words(len(invalid), str(store.path))] if invalid else []
-            arms[one.environment_key] = (*arms.get(one.environment_key, ()), *own)
+            arms[machine.environment_key] = (*arms.get(machine.environment_key, ()), *results)
         models |= store.models()
         widths |= certificates(store)
         notes += left_out(store)
-        for place, measured in _timed(store, frozenset().union(*(one.other_calibrations for one in chosen))).items():
-            timed.setdefault(place, []).extend(measured)
-    return Known(arms=arms, passes=_newest(timed), widths=widths, models=models, notes=tuple(notes))
+        for timing, measured in _timed(
+            store, frozenset().union(*(machine.other_calibrations for machine in chosen))
+        ).items():
+            timed.setdefault(timing, []).extend(measured)
+    return Evidence(arms=arms, passes=_newest(timed), widths=widths, models=models, notes=tuple(notes))
 
 
 # By machine, model and kind of pass what runs timed, each with how it compares: a curve is better, then the later run.
@@ -118,12 +120,12 @@ def _timed(store: Store, without: Container[int]) -> Timed:
     """
     runs = {run.id: run for run in store.runs()}
     rows = [(run_id, point) for run_id, point in store.figures(CalibrationPoint) if run_id not in without]
-    found: Timed = {}
-    for (run_id, model, kind), own in grouped(rows, lambda row: (row[0], row[1].model_key, row[1].kind)).items():
-        points = tuple(point for _, point in own)
-        place = (environment_key(runs[run_id].environment), model, kind)
-        found.setdefault(place, []).append(((is_curve(points), runs[run_id].started_at, run_id), points))
-    return found
+    timings: Timed = {}
+    for (run_id, model, kind), same_run in grouped(rows, lambda row: (row[0], row[1].model_key, row[1].kind)).items():
+        points = tuple(point for _, point in same_run)
+        timing = (environment_key(runs[run_id].environment), model, kind)
+        timings.setdefault(timing, []).append(((is_curve(points), runs[run_id].started_at, run_id), points))
+    return timings
 
 
 def is_curve(points: Iterable[CalibrationPoint]) -> bool:
