@@ -21,7 +21,7 @@ from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
 from mlsd.trials.on_or_off import Answer
 from mlsd.trials.results import SessionPlan, arm_results
-from tests.analysis.predict.test_shapes import facts, known
+from tests.analysis.predict.test_shapes import evidence_of, facts
 from tests.analysis.studies import as_measured, blocks, model
 
 NOTHING = Evidence()
@@ -30,9 +30,9 @@ QUESTION = AdviceQuestion(target="qwen3.5-9b", gammas=(1, 4))
 
 
 def on(chip: str, program: str = "llama.cpp", depth: int = 0) -> AdvisedMachine:
-    known = apple_chip(chip)
-    assert known is not None
-    return AdvisedMachine(runtime=Runtime(chip=known, program=program), depth=depth)
+    apple = apple_chip(chip)
+    assert apple is not None
+    return AdvisedMachine(runtime=Runtime(chip=apple, program=program), depth=depth)
 
 
 def of_chip(chip: str, target: str, **asked: Any) -> Recommendation:
@@ -43,30 +43,30 @@ def of_chip(chip: str, target: str, **asked: Any) -> Recommendation:
 def test_without_a_figure_of_the_machine_the_commands_that_give_one_are_named() -> None:
     with pytest.raises(AnalysisError, match="No pass of") as error:
         answer(QUESTION, NOTHING, HERE)
-    for words in ("make synth qwen3.5-9b --quant Q8_0 --layers 4", "make synth qwen3.5-0.8b", "--chip"):
-        assert words in error.value.hint
+    for part in ("make synth qwen3.5-9b --quant Q8_0 --layers 4", "make synth qwen3.5-0.8b", "--chip"):
+        assert part in error.value.hint
     with pytest.raises(AnalysisError) as error:
         answer(AdviceQuestion(target="qwen3.5-35b-a3b"), NOTHING, HERE)
     assert "--layers 8 --router-shared 0.33 -o 35b-8.gguf && mlsd calibrate 35b-8.gguf" in error.value.hint
 
 
 def test_a_target_and_one_draft_that_were_timed_by_shape_are_enough() -> None:
-    stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-9b", 8), facts("qwen3.5-0.8b"))
-    found = answer(QUESTION, stored, HERE)
-    assert {(p.draft, p.gamma) for p in found.recommendation.prospects} == {
+    stored = evidence_of(facts("qwen3.5-9b", 4), facts("qwen3.5-9b", 8), facts("qwen3.5-0.8b"))
+    advice = answer(QUESTION, stored, HERE)
+    assert {(p.draft, p.gamma) for p in advice.recommendation.prospects} == {
         (None, 0),
         ("qwen3.5-0.8b", 1),
         ("qwen3.5-0.8b", 4),
     }
-    assert set(found.untimed) == {"qwen3.5-2b", "mtp"}
-    assert not found.modelled
-    steps = "\n".join(found.recommendation.next_steps)
+    assert set(advice.untimed) == {"qwen3.5-2b", "mtp"}
+    assert not advice.modelled
+    steps = "\n".join(advice.recommendation.next_steps)
     assert "make synth qwen3.5-2b" in steps
     assert "mlsd models pull qwen3.5-9b-q8_0 qwen3.5-0.8b-q8_0" in steps
 
 
 def test_a_target_that_does_not_fit_is_not_fetched() -> None:
-    stored = known(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
+    stored = evidence_of(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
     small = replace(HERE, limit_bytes=1_000_000_000)
     steps = answer(QUESTION, stored, small).recommendation.next_steps
     assert "qwen3.5-9b does not fit" in steps[-1] and not any("models pull" in step for step in steps)
@@ -74,35 +74,35 @@ def test_a_target_that_does_not_fit_is_not_fetched() -> None:
 
 def test_a_calibration_alone_is_enough() -> None:
     timed = replace(facts("qwen3.5-9b", 4), ref=ModelRef(id="mine", sha256="mine"))
-    found = answer(AdviceQuestion(target=timed.ref.id, gammas=(1, 4), drafts=("pld",)), known(timed), HERE)
-    assert found.recommendation.costs_source == "calibration on this machine"
-    assert {(p.drafter, p.gamma) for p in found.recommendation.prospects} == {("none", 0), ("pld", 1), ("pld", 4)}
+    advice = answer(AdviceQuestion(target=timed.ref.id, gammas=(1, 4), drafts=("pld",)), evidence_of(timed), HERE)
+    assert advice.recommendation.costs_source == "calibration on this machine"
+    assert {(p.drafter, p.gamma) for p in advice.recommendation.prospects} == {("none", 0), ("pld", 1), ("pld", 4)}
 
 
 def test_drafts_are_not_asked_for_where_the_smallest_cannot_pay() -> None:
-    slow = known(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
+    slow = evidence_of(facts("qwen3.5-9b", 4), facts("qwen3.5-0.8b"))
     key = facts("qwen3.5-0.8b").ref.id
     # The same draft, timed on a machine where it is as slow as its target.
     slow.passes["here", key] = tuple(
         type(p)(**{name: getattr(p, name) for name in p.__struct_fields__} | {"span_ns": 20 * p.span_ns})
         for p in slow.passes["here", key]
     )
-    found = answer(QUESTION, slow, HERE)
-    assert found.recommendation.best.gamma == 0
-    assert not any("make synth qwen3.5-2b" in step for step in found.recommendation.next_steps)
+    advice = answer(QUESTION, slow, HERE)
+    assert advice.recommendation.best.gamma == 0
+    assert not any("make synth qwen3.5-2b" in step for step in advice.recommendation.next_steps)
 
 
 def test_heads_and_look_ups_are_answered_for_by_public_rows() -> None:
-    found = of_chip("M5 Max", "qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"))
-    assert {(p.drafter, p.gamma) for p in found.prospects} == {
+    advice = of_chip("M5 Max", "qwen3.5-35b-a3b-q8_0", gammas=(1, 2), drafts=("mtp", "pld", "dspark"))
+    assert {(p.drafter, p.gamma) for p in advice.prospects} == {
         ("none", 0),
         *((method, gamma) for method in ("mtp", "pld", "dspark") for gamma in (1, 2)),
     }
-    assert found.level == 0.9
-    off = next(p for p in found.prospects if not p.gamma)
+    assert advice.level == 0.9
+    off = next(p for p in advice.prospects if not p.gamma)
     assert off.tok_s.low is not None and off.tok_s.high is not None
     assert off.tok_s.low < 92.9 < off.tok_s.high, "as stared/benching-local-llms measured it"
-    speedups = [p.speedup for p in found.prospects if p.drafter == "mtp"]
+    speedups = [p.speedup for p in advice.prospects if p.drafter == "mtp"]
     assert any((s.low or 0) < 104.6 / 92.9 < (s.high or 0) for s in speedups)
 
 
@@ -111,13 +111,13 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     undecided = of_chip("M3 Max", **dense)
     assert undecided.verdict == "not decided yet" and len(undecided.to_measure) == 2
     assert undecided.settles is not None
-    for words in (
+    for part in (
         "pays from an acceptance of",
         "% of what is proposed on (where passes cost least from",
         "; it has 8",
         "The biggest unknown is the cost of a pass",
     ):
-        assert words in undecided.settles
+        assert part in undecided.settles
     wide = of_chip("M5 Max", "qwen3.5-27b-q8_0", drafts=("mtp",), gammas=(8,))
     assert wide.verdict == "not decided yet" and (wide.prospects[0].speedup.low or 0) > 1.03, "no public row tests it"
     sure = of_chip("M1 Max", "qwen3.5-9b-q4_k_m", drafts=("qwen3.5-2b",), gammas=(16,))
@@ -131,11 +131,11 @@ def test_an_open_question_names_the_acceptance_from_which_and_up_to_which_it_wou
 ) -> None:
     for target in ("qwen3.5-35b-a3b", "qwen3.5-9b"):
         asked, machine = AdviceQuestion(target=target, quant=quant), on(chip, program)
-        found = answer(asked, NOTHING, machine).recommendation
-        if found.verdict != "not decided yet":
+        advice = answer(asked, NOTHING, machine).recommendation
+        if advice.verdict != "not decided yet":
             continue
-        first = found.to_measure[0]
-        assert found.settles is not None and "pays from an acceptance of" in found.settles
+        first = advice.to_measure[0]
+        assert advice.settles is not None and "pays from an acceptance of" in advice.settles
         for rate, verdict in zip(first.break_even_range, ("off", "on"), strict=True):
             if rate is not None and 0 < rate < 0.97:
                 stated = acceptance.Stated(gamma=first.gamma, rate=rate * (0.98 if verdict == "off" else 1.02))
@@ -165,15 +165,15 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Evid
     for best in study.answers:
         asked = RequestSize(prompt_tokens=length_of(best), n_predict=101)
         question = AdviceQuestion(target=best.target, workload=best.text, request=asked)
-        found = answer(question, stored, here).recommendation
-        assert (found.verdict == "on") == (best.use == "on")
-        rows = {(p.drafter, p.draft, p.gamma): p for p in found.prospects}
-        for one in best.arms:
-            spec = one.case.drafter
-            p = rows.get((spec.name, spec.draft.id if spec.draft else None, one.case.gamma))
+        advice = answer(question, stored, here).recommendation
+        assert (advice.verdict == "on") == (best.use == "on")
+        rows = {(p.drafter, p.draft, p.gamma): p for p in advice.prospects}
+        for arm in best.arms:
+            spec = arm.case.drafter
+            p = rows.get((spec.name, spec.draft.id if spec.draft else None, arm.case.gamma))
             if p is not None:
-                assert (p.effect, p.speedup) == (one.effect, one.ratio), "an undecided one is not predicted instead"
-                assert p.tok_s.value == one.tok_s, "as it was measured"
+                assert (p.effect, p.speedup) == (arm.effect, arm.ratio), "an undecided one is not predicted instead"
+                assert p.tok_s.value == arm.tok_s, "as it was measured"
                 n_measured += 1
                 if p.request is not None and p.request.ttft_s is not None and p.request.whole_s is not None:
                     n_timed += 1
@@ -183,10 +183,10 @@ def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Evid
 
 def test_another_workload_is_no_evidence(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, _, here = measured
-    found = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
-    drafted = [p for p in found.prospects if p.gamma]
+    advice = answer(AdviceQuestion(target="tiny-moe", workload="chinese"), stored, here).recommendation
+    drafted = [p for p in advice.prospects if p.gamma]
     assert drafted and all(p.acceptance_assumed and p.effect is None for p in drafted)
-    assert "mlsd bench tiny-moe --draft tiny-draft --gamma 1 --prompt chinese" in found.next_steps[0]
+    assert "mlsd bench tiny-moe --draft tiny-draft --gamma 1 --prompt chinese" in advice.next_steps[0]
 
 
 def test_what_was_measured_on_other_threads_is_no_evidence(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
@@ -194,8 +194,8 @@ def test_what_was_measured_on_other_threads_is_no_evidence(measured: tuple[Evide
     n_threads = study.results[0].case.engine.n_threads
     assert n_threads is not None
     for engine, count in ((EngineOptions(n_threads=n_threads), True), (EngineOptions(n_threads=n_threads + 1), False)):
-        found = answer(AdviceQuestion(target="tiny-moe", engine=engine), stored, here)
-        assert bool(found.measured) == count
+        advice = answer(AdviceQuestion(target="tiny-moe", engine=engine), stored, here)
+        assert bool(advice.measured) == count
 
 
 @pytest.mark.parametrize("kind", [None, "rag", "translation", "code"])
@@ -227,8 +227,8 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
     here, target, draft = resolve_model("tiny-draft"), resolve_model("tiny-dense").ref, tmp_path / "renamed.gguf"
     draft.write_bytes(here.path.read_bytes())
     facts_of = {ref: replace(model(ref.id), ref=ref) for ref in (target, here.ref)}
-    made = as_measured(blocks(facts_of[target], prompts=("code",), draft=facts_of[here.ref]))
-    stored = Evidence(arms={"here": tuple(arm_results(made, SessionPlan()))})
+    trials = as_measured(blocks(facts_of[target], prompts=("code",), draft=facts_of[here.ref]))
+    stored = Evidence(arms={"here": tuple(arm_results(trials, SessionPlan()))})
     by_name, by_file = (
         answer(AdviceQuestion(target="tiny-dense", drafts=(name,)), stored, HERE).recommendation
         for name in ("tiny-draft", str(draft))
@@ -238,8 +238,8 @@ def test_a_drafts_file_is_the_draft_that_was_measured_by_its_content(tmp_path: P
 
 def test_another_file_of_one_name_is_another_model(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, _, _ = measured
-    known = next(arm.case.target for arms in stored.arms.values() for arm in arms if arm.case.target.id == "tiny-moe")
-    assert known.sha256 and stored.of(known) and stored.of(ModelRef(id="renamed", sha256=known.sha256))
+    target = next(arm.case.target for arms in stored.arms.values() for arm in arms if arm.case.target.id == "tiny-moe")
+    assert target.sha256 and stored.of(target) and stored.of(ModelRef(id="renamed", sha256=target.sha256))
     assert stored.of(ModelRef(id="tiny-moe")), "whose content nobody knows"
     assert not stored.of(ModelRef(id="tiny-moe", sha256="0" * 64))
 
@@ -262,11 +262,11 @@ def test_mtp_is_answered_for_files_that_have_its_block(measured: tuple[Evidence,
         answer(AdviceQuestion(target="tiny-dense", drafts=("mtp",)), stored, here)
     steps = of_chip("M4 Max", "qwen3.5-9b-q4_k_m", drafts=("mtp",)).next_steps
     assert "mlsd bench qwen3.5-9b-mtp-q4_k_m --drafter mtp" in steps[-1], "the manifest's file that has it"
-    told = [
+    notes_of = [
         answer(AdviceQuestion(target=name, drafts=("mtp",)), NOTHING, on("M4 Max")).notes
         for name in ("qwen3.5-27b-q4_k_m", "qwen3.5-9b-mtp-q4_k_m")
     ]
-    assert ["block" in " ".join(notes) for notes in told] == [True, False]
+    assert ["block" in " ".join(notes) for notes in notes_of] == [True, False]
 
 
 # --- an acceptance that somebody states ----------------------------------------------------------------------------
@@ -276,8 +276,8 @@ def stated(program: str = "mlx", **given: Any) -> Prospect:
     asked = AdviceQuestion(
         target="qwen3.5-27b-4bit", drafts=("mtp",), gammas=(3,), stated=acceptance.Stated(gamma=3, **given)
     )
-    found = answer(asked, NOTHING, on("M5 Max", program)).recommendation
-    return next(p for p in found.prospects if p.gamma)
+    advice = answer(asked, NOTHING, on("M5 Max", program)).recommendation
+    return next(p for p in advice.prospects if p.gamma)
 
 
 def test_a_stated_acceptance_is_accepted_over_proposed_at_its_gamma() -> None:
@@ -303,11 +303,11 @@ def test_a_program_with_rows_of_its_own_goes_by_its_name() -> None:
 def test_a_program_on_mlx_is_timed_through_its_server_and_by_no_command_for_llama_cpp(
     program: str, target: str, drafts: tuple[str, ...]
 ) -> None:
-    found = answer(AdviceQuestion(target=target, drafts=drafts), NOTHING, on("M4 Max", program)).recommendation
-    assert [step.rpartition(": ")[2] for step in found.next_steps] == ["mlsd server URL --against URL"]
-    told = " ".join((*found.next_steps, found.settles or ""))
-    assert not re.search(r"mlsd (bench|calibrate|models)", told)
-    assert found.settles is None or "mlsd server" in found.settles
+    advice = answer(AdviceQuestion(target=target, drafts=drafts), NOTHING, on("M4 Max", program)).recommendation
+    assert [step.rpartition(": ")[2] for step in advice.next_steps] == ["mlsd server URL --against URL"]
+    text = " ".join((*advice.next_steps, advice.settles or ""))
+    assert not re.search(r"mlsd (bench|calibrate|models)", text)
+    assert advice.settles is None or "mlsd server" in advice.settles
     with_llama_cpp = of_chip("M4 Max", target, drafts=drafts)
     assert "mlsd bench" in with_llama_cpp.next_steps[-1]
 
@@ -324,6 +324,6 @@ def test_a_deeper_context_is_slower_and_asks_for_a_shape() -> None:
 
 
 def test_a_mixture_of_bits_that_nothing_here_can_write_is_answered_by_the_chip() -> None:
-    stored = known(facts("qwen3.5-9b", 4))
-    found = answer(AdviceQuestion(target="qwen3.5-9b-iq2_xxs"), stored, replace(on("M4 Pro"), environment_key="here"))
-    assert found.modelled
+    stored = evidence_of(facts("qwen3.5-9b", 4))
+    advice = answer(AdviceQuestion(target="qwen3.5-9b-iq2_xxs"), stored, replace(on("M4 Pro"), environment_key="here"))
+    assert advice.modelled

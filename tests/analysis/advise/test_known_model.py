@@ -68,9 +68,9 @@ def test_sizes_alone_are_enough_and_are_asked_for_with_an_unknown_name() -> None
 
 
 def test_models_of_one_shape_go_by_their_own_names() -> None:
-    known = named("qwen3.8-27b")
-    assert known.shape is not None and known.shape.name == "qwen3.5-27b"
-    assert known.quant_assumed and named("deepseek-r1-distill-qwen-32b-q8_0").quant == "Q8_0"
+    model = named("qwen3.8-27b")
+    assert model.shape is not None and model.shape.name == "qwen3.5-27b"
+    assert model.quant_assumed and named("deepseek-r1-distill-qwen-32b-q8_0").quant == "Q8_0"
 
 
 def test_a_database_remembers_models_that_are_gone() -> None:

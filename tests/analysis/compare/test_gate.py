@@ -21,22 +21,22 @@ def session(seed: int, n: int, change: float = 0.0, noise: dict[str, float] = BU
     rng = np.random.default_rng(seed)
     drift = rng.normal(size=n).cumsum() * 0.02
     turns = rng.normal(size=(3, n))
-    found = []
+    series = []
     for name, spread in noise.items():
-        own = rng.normal(size=(3, n))
-        logs = drift + spread * (0.7 * turns + 0.714 * own)
+        alone = rng.normal(size=(3, n))
+        logs = drift + spread * (0.7 * turns + 0.714 * alone)
         logs[1] += change
         a, b, control = (tuple(math.exp(v) for v in row) for row in logs)
         measure = Measure(name=name, unit="", sense="rate")
-        found.append(Series(measure=measure, a=a, b=b, control=control))
-    return found
+        series.append(Series(measure=measure, a=a, b=b, control=control))
+    return series
 
 
 def cut(series: Sequence[Series], n: int) -> list[Series]:
     return [Series(measure=s.measure, a=s.a[:n], b=s.b[:n], control=s.control[:n]) for s in series]
 
 
-def one(values: Sequence[tuple[float, float]], measure: Measure = PLAIN, control: bool = False) -> Finding:
+def finding_of(values: Sequence[tuple[float, float]], measure: Measure = PLAIN, control: bool = False) -> Finding:
     a, b = zip(*values, strict=True)
     (finding,) = judge([Series(measure=measure, a=a, b=b, control=a if control else ())])
     return finding
@@ -58,9 +58,9 @@ def test_going_on_until_enough_is_known_raises_no_more_alarms() -> None:
     alarms = 0
     for seed in range(100):
         whole, n = session(seed, 60, noise=QUIET), 6
-        while not precise_enough(found := judge(cut(whole, n), 0.05), 0.05) and n < 60:
+        while not precise_enough(findings := judge(cut(whole, n), 0.05), 0.05) and n < 60:
             n += 1
-        alarms += bool(changed(found))
+        alarms += bool(changed(findings))
     assert alarms <= 1
 
 
@@ -82,52 +82,52 @@ def test_a_slowdown_of_5_per_cent_is_found_within_the_promised_blocks_in_95_of_1
 
 def test_a_change_of_a_time_is_slower_where_that_of_a_rate_is_faster() -> None:
     up = [(1.0, 1.1), (1.0, 1.11), (1.0, 1.09), (1.0, 1.1), (1.0, 1.1)]
-    assert one(up).verdict == "faster"
-    assert one(up, Measure(name="T(1)", unit="ms", sense="time")).verdict == "slower"
-    assert one(up, Measure(name="memory", unit="MiB", sense="level")).verdict == "higher"
-    assert one(up).sentence == "faster by 10.0 %"
+    assert finding_of(up).verdict == "faster"
+    assert finding_of(up, Measure(name="T(1)", unit="ms", sense="time")).verdict == "slower"
+    assert finding_of(up, Measure(name="memory", unit="MiB", sense="level")).verdict == "higher"
+    assert finding_of(up).sentence == "faster by 10.0 %"
 
 
 def test_no_change_is_reported_with_the_bound_that_holds_it() -> None:
-    found = one([(1.0, 1.0 + 0.001 * sign) for sign in (1, -1, 1, -1, 1, -1, 1, -1)])
-    assert found.verdict == "same"
-    assert found.within is not None and found.change is not None and found.change.high is not None
-    assert found.change.high - 1 <= found.within < 0.02
-    assert found.sentence == "same within 0.2 %"
+    result = finding_of([(1.0, 1.0 + 0.001 * sign) for sign in (1, -1, 1, -1, 1, -1, 1, -1)])
+    assert result.verdict == "same"
+    assert result.within is not None and result.change is not None and result.change.high is not None
+    assert result.change.high - 1 <= result.within < 0.02
+    assert result.sentence == "same within 0.2 %"
 
 
 def test_counts_without_noise_are_the_same_or_changed_exactly() -> None:
     share = Measure(name="pld: acceptance", unit="", sense="level", is_ratio=False)
-    assert one([(0.667, 0.667)] * 4, share, control=True).sentence == "same within 0 %"
-    assert one([(0.667, 0.524)] * 4, share, control=True).sentence == "lower by 14.3 %"
-    assert one([(0.0, 0.0)] * 4, share).verdict == "same"
+    assert finding_of([(0.667, 0.667)] * 4, share, control=True).sentence == "same within 0 %"
+    assert finding_of([(0.667, 0.524)] * 4, share, control=True).sentence == "lower by 14.3 %"
+    assert finding_of([(0.0, 0.0)] * 4, share).verdict == "same"
 
 
 def test_what_is_undecided_says_how_many_blocks_would_show_how_much() -> None:
     rng = np.random.default_rng(0)
-    found = one([(1.0, math.exp(v)) for v in rng.normal(0, 0.03, 8)])
-    assert found.verdict == "not decided yet"
-    assert found.more_blocks is not None and found.more_blocks > 8
-    assert found.sentence == f"not decided yet: {found.more_blocks} more blocks would show 2 %"
+    result = finding_of([(1.0, math.exp(v)) for v in rng.normal(0, 0.03, 8)])
+    assert result.verdict == "not decided yet"
+    assert result.more_blocks is not None and result.more_blocks > 8
+    assert result.sentence == f"not decided yet: {result.more_blocks} more blocks would show 2 %"
 
 
 def test_so_much_noise_that_no_life_is_long_enough_promises_a_larger_effect() -> None:
     rng = np.random.default_rng(0)
-    found = one([(1.0, math.exp(v)) for v in rng.normal(0, 1.0, 8)])
-    assert found.more_blocks is not None and found.more_blocks <= 1_000
-    assert found.would_show is not None and found.would_show > 0.1
+    result = finding_of([(1.0, math.exp(v)) for v in rng.normal(0, 1.0, 8)])
+    assert result.more_blocks is not None and result.more_blocks <= 1_000
+    assert result.would_show is not None and result.would_show > 0.1
 
 
 def test_one_block_decides_nothing() -> None:
-    assert one([(1.0, 2.0)]).sentence == "not decided yet: too few blocks"
+    assert finding_of([(1.0, 2.0)]).sentence == "not decided yet: too few blocks"
 
 
 def test_what_the_control_shows_too_is_not_believed_of_b() -> None:
     a, far = (1.0, 1.001, 0.999, 1.0, 1.001, 0.999), 1.1
     series = Series(measure=PLAIN, a=a, b=tuple(1.08 * v for v in a[::-1]), control=tuple(far * v for v in a))
-    (found,) = judge([series])
-    assert found.control is not None and found.control.decided()
-    assert found.verdict == "not decided yet"
+    (result,) = judge([series])
+    assert result.control is not None and result.control.decided()
+    assert result.verdict == "not decided yet"
     (alone,) = judge([Series(measure=PLAIN, a=a, b=series.b)])
     assert alone.verdict == "faster"
 
@@ -142,8 +142,8 @@ def test_more_measures_ask_for_more_of_each() -> None:
 
 
 def test_blocks_that_lack_a_side_count_nowhere() -> None:
-    (found,) = judge([Series(measure=PLAIN, a=(1.0, None, 1.0), b=(2.0, 2.0, None))])
-    assert found.n == 1
+    (result,) = judge([Series(measure=PLAIN, a=(1.0, None, 1.0), b=(2.0, 2.0, None))])
+    assert result.n == 1
 
 
 def test_three_blocks_decide_nothing_and_neither_does_a_change_that_the_control_may_have_too() -> None:

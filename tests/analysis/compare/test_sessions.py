@@ -29,8 +29,8 @@ def answer(*findings: Finding) -> str:
 
 def test_many_passes_are_one_clause_of_the_sentence() -> None:
     passes = [finding(f"T({k})", 1 if k == 9 else 0.8 + k / 100) for k in range(1, 10)]
-    found = answer(finding("plain", 1.2), *passes)
-    assert found == (
+    sentence = answer(finding("plain", 1.2), *passes)
+    assert sentence == (
         "B against A: plain is slower by 20.0 %; 8 of 9 T(k) are faster by 12.0 to 19.0 %; 1 not decided yet. "
         "The plain output is the same."
     )

@@ -32,14 +32,14 @@ COSTS = Costs(
     rest_ms={1: 0.1, 17: 0.3},
 )
 # What the rounds of `studies` take, stretched as if the calibration had run on a quieter machine.
-MADE = Costs(
+STORED = Costs(
     verify_ms={k: 0.6 * (9 + k) for k in (1, 3, 5, 9, 17)}, catch_up_ms={1: 0.7}, step_ms=0.7, rest_ms={1: 0.1}
 )
 
 
 def arms(*gammas: int) -> list[ArmResult]:
-    made = blocks(MOE, prompts=("code",), gammas=gammas, alpha=0.75, n_predict=401)
-    return arm_results(as_measured(made), SessionPlan())
+    trials = blocks(MOE, prompts=("code",), gammas=gammas, alpha=0.75, n_predict=401)
+    return arm_results(as_measured(trials), SessionPlan())
 
 
 @given(alphas=st.lists(st.floats(0, 1), min_size=1, max_size=3), gamma=st.integers(1, 8), proposing=st.floats(0, 1))
@@ -56,18 +56,18 @@ def test_rounds_commit_what_the_formula_says(alphas: list[float], gamma: int, pr
 
 @given(alphas=st.lists(st.floats(0, 1), min_size=1, max_size=9), gamma=st.integers(1, 8), wanted=st.integers(1, 8))
 def test_rounds_at_a_shorter_gamma_are_those_of_a_longer_one_cut(alphas: list[float], gamma: int, wanted: int) -> None:
-    found = at_gamma(outcomes(alphas, gamma, 0.7), gamma, wanted)
-    assert sum(found.values()) == pytest.approx(1)
+    ends = at_gamma(outcomes(alphas, gamma, 0.7), gamma, wanted)
+    assert sum(ends.values()) == pytest.approx(1)
     if wanted <= gamma:
         expected = outcomes(alphas, wanted, 0.7)
-        assert all(found.get(end, 0.0) == pytest.approx(share, abs=1e-9) for end, share in expected.items())
+        assert all(ends.get(end, 0.0) == pytest.approx(share, abs=1e-9) for end, share in expected.items())
     else:
-        assert mgl_of(found) >= mgl_of(outcomes(alphas, gamma, 0.7)) - 1e-9
+        assert mgl_of(ends) >= mgl_of(outcomes(alphas, gamma, 0.7)) - 1e-9
 
 
 def test_longer_drafts_go_on_with_the_chance_of_later_tokens() -> None:
-    found = at_gamma(outcomes((0.5, 0.9), 4), 4, 8)
-    assert mgl_of(found) == pytest.approx(mgl_of(outcomes((0.5, 0.9), 8)))
+    ends = at_gamma(outcomes((0.5, 0.9), 4), 4, 8)
+    assert mgl_of(ends) == pytest.approx(mgl_of(outcomes((0.5, 0.9), 8)))
     early = {(2, 2): 0.4, (4, 4): 0.6}
     assert at_gamma(early, 4, 8)[2, 2] == 0.4, "what ended early ends there"
 
@@ -77,11 +77,11 @@ def test_no_acceptance_gives_no_outcomes() -> None:
         outcomes([], 4)
 
 
-@pytest.mark.parametrize("calibrated", [MADE, None])
+@pytest.mark.parametrize("calibrated", [STORED, None])
 def test_a_gamma_left_out_is_predicted_from_the_others(calibrated: Costs | None) -> None:
-    found = leave_one_gamma_out(arms(1, 2, 4, 8, 16), calibrated)
-    assert [p.gamma for p in found] == [1, 2, 4, 8, 16]
-    assert max(abs(p.error) for p in found) < 0.06
+    predictions = leave_one_gamma_out(arms(1, 2, 4, 8, 16), calibrated)
+    assert [p.gamma for p in predictions] == [1, 2, 4, 8, 16]
+    assert max(abs(p.error) for p in predictions) < 0.06
 
 
 def test_leaving_out_needs_something_left() -> None:
@@ -91,9 +91,9 @@ def test_leaving_out_needs_something_left() -> None:
 
 
 def test_rounds_of_trials_give_what_they_cost() -> None:
-    found = costs_from_arms(arms(2, 8))
-    assert {k: round(ms, 1) for k, ms in found.verify_ms.items()} == pytest.approx({1: 10, 3: 12, 9: 18}, rel=0.05)
-    assert found.step_ms == pytest.approx(1.0, rel=0.05)
+    costs = costs_from_arms(arms(2, 8))
+    assert {k: round(ms, 1) for k, ms in costs.verify_ms.items()} == pytest.approx({1: 10, 3: 12, 9: 18}, rel=0.05)
+    assert costs.step_ms == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_speedup_is_that_of_the_measured_cost_form() -> None:
