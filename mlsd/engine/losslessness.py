@@ -11,6 +11,7 @@ in passes of several widths: nothing is ever taken back here, so a rollback that
 Where noise is so large that it would explain anything, or copies change a memory that was fed, nothing is judged.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -262,10 +263,18 @@ def distance(rows: Floats, other: Floats) -> float:
 
 
 class FedContext:
-    """The judge's own context, into which texts are fed whole; it takes nothing back. It stays open until `close`."""
+    """The judge's own context, into which texts are fed whole; it takes nothing back. It stays open until `close`.
 
-    def __init__(self, open_context: Callable[[ContextOptions], Context], options: ContextOptions) -> None:
-        self._open, self._options = open_context, options
+    `read_prompt` gives the memory behind a prompt and the last row, of a reading from which no run went on.
+    """
+
+    def __init__(
+        self,
+        open_context: Callable[[ContextOptions], Context],
+        options: ContextOptions,
+        read_prompt: Callable[[tuple[int, ...]], tuple[Any, Logits] | None] = lambda _: None,
+    ) -> None:
+        self._open, self._options, self._read_prompt = open_context, options, read_prompt
         self._inner: Context | None = None
         # The long prompt that was read last, the memory behind it and its last row of logits; None where no copy holds.
         self._prompt: tuple[tuple[int, ...], tuple[Any, Logits] | None] = ((), None)
@@ -331,6 +340,8 @@ class FedContext:
         if not is_copied or feeding.n_from_prompt:
             context.decode(prompt[: len(prompt) - feeding.n_from_prompt])
             return context.logits()
+        if self._prompt[0] != prompt:
+            self._take_reading(context, prompt)
         known, copied = self._prompt
         if known == prompt and copied is not None:
             context.set_memory(copied[0], len(prompt))
@@ -343,6 +354,15 @@ class FedContext:
             context.clear()
             return self._read(context, prompt, feeding)
         return row
+
+    def _take_reading(self, context: Context, prompt: tuple[int, ...]) -> None:
+        """Spare reading a prompt that another context has read, where the memory behind it fits into this kind."""
+        reading = self._read_prompt(prompt)
+        if reading is not None:
+            with contextlib.suppress(EngineError):
+                context.set_memory(reading[0], len(prompt))
+                self._prompt = prompt, reading
+            context.clear()
 
     def _empty(self, n_outputs: int = 1, flash_attention: str | None = None) -> Context:
         """The context, holding nothing, for at least so many rows of logits in a pass."""
@@ -374,9 +394,14 @@ def judge_options(options: ContextOptions, n_outputs: int = 1, flash_attention: 
 class Judge:
     """Judges the generations of one target; what repeats is computed once."""
 
-    def __init__(self, open_context: Callable[[ContextOptions], Context], options: ContextOptions) -> None:
+    def __init__(
+        self,
+        open_context: Callable[[ContextOptions], Context],
+        options: ContextOptions,
+        read_prompt: Callable[[tuple[int, ...]], tuple[Any, Logits] | None] = lambda _: None,
+    ) -> None:
         """`options` give what all contexts share; the rest is set here."""
-        self._context = FedContext(open_context, options)
+        self._context = FedContext(open_context, options, read_prompt)
         # What follows the fixed tokens behind memories of one text, by how it was fed.
         self._fed: dict[object, tuple[TopLogits, dict[Feeding, Floats]]] = {}
         self._verdicts: dict[object, Losslessness] = {}

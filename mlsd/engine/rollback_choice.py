@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -62,6 +62,13 @@ class RollbackUse(Record, frozen=True, kw_only=True):
     role: Role
     gamma: int
     behind: Literal["short text", "long text", "tree"] = "short text"
+
+
+class Prefix(NamedTuple):
+    """A text that another context of the model has read, and a copy of the memory behind it."""
+
+    tokens: tuple[int, ...]
+    memory: Any
 
 
 class RollbackCheck(Record, frozen=True, kw_only=True):
@@ -126,15 +133,20 @@ def checked_options(options: ContextOptions, strategy: str, gamma: int) -> Conte
     return rollback_options(strategy, wide, gamma)
 
 
-def check_rollback(open_context: OpenContext, options: ContextOptions, use: RollbackUse) -> RollbackCheck:
-    """Whether a strategy is exact in one use, in contexts with all the `options` of an arm's."""
+def check_rollback(
+    open_context: OpenContext, options: ContextOptions, use: RollbackUse, prefix: Prefix | None = None
+) -> RollbackCheck:
+    """Whether a strategy is exact in one use, in contexts with all the `options` of an arm's.
+
+    A long text begins with `prefix`, which is not read again, where that is at least half of it.
+    """
     difference, tolerance, reason = None, None, None
     try:
         if use.behind == "tree":
             difference, tolerance, control = _try_trees(open_context, options, use.gamma)
         else:
             with closing(open_context(checked_options(options, use.strategy, use.gamma))) as context:
-                difference, tolerance, control = _Trial(context, use).differences()
+                difference, tolerance, control = _Trial(context, use, prefix).differences()
     except EngineError as error:
         reason = f"refused: {error.message.splitlines()[0].rstrip('.')}"
     else:
@@ -224,12 +236,14 @@ def _nearest(rows: Logits, feedings: Sequence[Logits], start: int) -> float:
 class _Trial:
     """A strategy in its context: one text, whose first tokens are accepted, and others that are rejected."""
 
-    def __init__(self, context: Context, use: RollbackUse) -> None:
+    def __init__(self, context: Context, use: RollbackUse, prefix: Prefix | None) -> None:
         self._context, self._use, gamma = context, use, use.gamma
         n_text = gamma + 1 + _N_FOLLOWING
         is_long = use.behind == "long text"
         n_prefix = context.n_ctx - n_text - gamma if is_long else _N_PREFIX
-        text = _text(context, n_prefix + n_text)
+        is_shared = is_long and prefix is not None and n_prefix <= 2 * len(prefix.tokens) < 2 * n_prefix
+        self._shared = prefix if is_shared and prefix is not None else Prefix((), None)
+        text = (*self._shared.tokens, *_text(context, n_prefix + n_text - len(self._shared.tokens)))
         self._prefix, self._true = text[:n_prefix], text[n_prefix:]
         self._rejected = _text(context, gamma + 1)[::-1]
         half = (gamma + 1) // 2
@@ -269,11 +283,22 @@ class _Trial:
     def _begin(self) -> None:
         """Bring the prefix into the context, from a copy once it was read."""
         if self._memory is None:
-            self._context.clear()
-            self._context.decode(self._prefix)
+            self._read_prefix()
             self._memory = self._context.copy_memory()
         else:
             self._context.set_memory(self._memory, len(self._prefix))
+
+    def _read_prefix(self) -> None:
+        """Go on from what is shared; where a context of this kind does not take such a copy, read all of it."""
+        n_shared = len(self._shared.tokens)
+        self._context.clear()
+        if n_shared:
+            try:
+                self._context.set_memory(self._shared.memory, n_shared)
+            except EngineError:
+                self._context.clear()
+                n_shared = 0
+        self._context.decode(self._prefix[n_shared:])
 
     def _follow(self, depth: int, *, keeps_rejected: bool) -> Logits:
         """The logits after each token that follows a round of which so many positions were rejected."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.rollback_choice import RollbackCheck, RollbackUse, check_rollback
+from mlsd.engine.rollback_choice import Prefix, RollbackCheck, RollbackUse, check_rollback
 from mlsd.errors import InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import report_progress
@@ -29,8 +30,15 @@ class ProbeCache:
         # Here too: no file holds anything of a model that is made on the spot, and arms are opened again.
         self._checks: dict[tuple[Path, ContextOptions, RollbackUse], RollbackCheck] = {}
 
-    def check(self, ref: ModelRef, options: ContextOptions, model: LlamaModel, use: RollbackUse) -> RollbackCheck:
-        """The check that is kept, or one made now, which is then kept.
+    def check(
+        self,
+        ref: ModelRef,
+        options: ContextOptions,
+        model: LlamaModel,
+        use: RollbackUse,
+        read_prefix: Callable[[], Prefix | None] = lambda: None,
+    ) -> RollbackCheck:
+        """The check that is kept, or one made now, which is then kept; `read_prefix` may spare it reading a long text.
 
         Not between runs where the model has no hash, or the engine refused: memory may suffice another time.
         """
@@ -39,9 +47,9 @@ class ProbeCache:
         key, path = (model.path, options, use), self._path(ref, options, use)
         kept = self._checks.get(key) or _read(path)
         if kept is None:
-            kept = check_rollback(
-                partial(open_reporting, f"checking how {model.path.stem} rolls back", model), options, use
-            )
+            opening = partial(open_reporting, f"checking how {model.path.stem} rolls back", model)
+            prefix = read_prefix() if use.behind == "long text" else None
+            kept = check_rollback(opening, options, use, prefix)
             if path is not None and kept.max_logit_diff is not None:
                 with contextlib.suppress(InputError):  # a cache that cannot be written costs a second the next time
                     write_atomically(path, msgspec.json.encode(kept).decode())

@@ -1,6 +1,8 @@
 """Which rollback strategy a model gets: the first of a table that is exact as an arm will use it."""
 
+import itertools
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -14,6 +16,7 @@ from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.rollback import make_rollback, rollback_options
 from mlsd.engine.rollback_choice import (
+    Prefix,
     Role,
     RollbackCheck,
     RollbackUse,
@@ -186,6 +189,30 @@ def test_a_text_that_leaves_a_sliding_window_is_tried_on_a_real_one(tiny: Path) 
             assert all(check_rollback(partial(open_context, model), OPTIONS, use).exact for use in found)
             with native_fault("ghost"):
                 assert not any(check_rollback(partial(open_context, model), OPTIONS, use).exact for use in found)
+
+
+@pytest.mark.parametrize(("n_read", "n_long_passes"), [(300, 0), (40, 1), (600, 1)])
+def test_a_long_text_goes_on_from_what_another_context_read_where_that_is_most_of_it(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, n_read: int, n_long_passes: int
+) -> None:
+    widths, decode, options = list[int](), LlamaContext.decode, ContextOptions(n_ctx=512, n_threads=1)
+    use = RollbackUse(strategy="snapshots", role="target", gamma=8, behind="long text")
+
+    def counted(context: LlamaContext, tokens: Sequence[int], *, n_outputs: int = 1) -> None:
+        widths.append(len(tokens))
+        decode(context, tokens, n_outputs=n_outputs)
+
+    with LlamaModel(tiny / "qwen35.gguf") as model:
+        with closing(open_context(model, msgspec.structs.replace(options, n_ctx=1024))) as context:
+            tokens = tuple(itertools.islice(itertools.cycle(range(11, 211)), n_read))
+            context.decode(tokens)
+            prefix = Prefix(tokens, context.copy_memory())
+        monkeypatch.setattr(LlamaContext, "decode", counted)
+        honest = check_rollback(partial(open_context, model), options, use, prefix)
+        assert honest.exact and sum(width > 200 for width in widths) == n_long_passes
+        monkeypatch.setattr("mlsd.engine.rollback.Snapshots.rewind", lambda self, n, _: self._context.truncate(n) or 0)
+        wrong = RollbackUse(strategy="snapshots", role="draft", gamma=8, behind="long text")
+        assert not check_rollback(partial(open_context, model), options, wrong, prefix).exact
 
 
 @pytest.mark.parametrize("tree", ["keep", "redecode"])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,14 +19,17 @@ from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.records import ModelRef, Trial
+from tests.engine.sabotage import run_ahead
 from tests.measure.examples import quick_bench
 
 DEPTH = 512
 TEXT = tuple(range(11, 75))
 
 
-def job_of(tiny: Path, target: str, *drafts: str, methods: tuple[str, ...]) -> Job:
-    settings = {"gammas": (3,), "depths": (0, DEPTH), "n_predict": 12, "repeats": 2}
+def job_of(
+    tiny: Path, target: str, *drafts: str, methods: tuple[str, ...], depths: tuple[int, ...] = (0, DEPTH)
+) -> Job:
+    settings = {"gammas": (3,), "depths": depths, "n_predict": 12, "repeats": 2}
     files = [tiny / f"{name}.gguf" for name in (target, *drafts)]
     (job,) = plan_bench(quick_bench(*files, drafters=methods, **settings)).loads
     return job
@@ -83,6 +87,41 @@ def test_a_session_reads_a_prompt_once_for_each_kind_of_context_and_once_to_judg
     assert counts[0] == n_kinds and sum(counts) <= 2 * n_kinds + 2, "the judge reads each text of two once"
     by_text = {(trial.n_prompt, trial.prefill_ns) for trial in done if trial.prefill_ns}
     assert len(by_text) == 2 * n_kinds, "arms of one kind state the one time"
+
+
+def test_of_two_kinds_of_contexts_no_check_reads_a_long_prompt_a_third_time(
+    tiny: Path, tmp_path: Path, reads: list[int]
+) -> None:
+    job = job_of(tiny, "qwen35", "qwen35-noise003", methods=("draft-model",), depths=(DEPTH,))
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        done = [arms.run(slot) for slot in job.slots]
+    assert all(trial.valid for trial in done), [trial.reason for trial in done]
+    of_draft = 2  # a long text to check its rollback behind, and the prompt for its time
+    assert sum(n_tokens >= DEPTH for n_tokens in reads) == 2 + of_draft
+
+
+def test_the_judge_goes_on_from_a_reading_from_which_no_run_goes_on(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run goes on from the first reading, here a wrong one; so outputs are equal, and wrong.
+
+    A session in which copies are proved sees that itself: the second reading does not go on as the first one's copy.
+    """
+    job, keep, n_kept = job_of(tiny, "qwen35", methods=("pld",), depths=(DEPTH,)), SavedPrompts._keep, list[int]()
+
+    def keep_wrong(saved: SavedPrompts, context: Context, *read: Any) -> bool:
+        if not n_kept:
+            run_ahead(context, 7)
+        n_kept.append(context.n_past)
+        return keep(saved, context, *read)
+
+    monkeypatch.setattr(SavedPrompts, "_keep", keep_wrong)
+    monkeypatch.setattr(CopyProofs, "get", lambda *_: True)
+    with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+        plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
+        reference, trial = arms.run(plain), arms.run(drafted)
+    assert reference.tokens == trial.tokens and len(n_kept) == 2
+    assert trial.losslessness is not None and trial.losslessness.verdict == "diverged"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1", "gemma3"])

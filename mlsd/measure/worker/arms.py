@@ -29,9 +29,9 @@ from mlsd.engine.llama.native import backend_info
 from mlsd.engine.llama.open import open_context
 from mlsd.engine.losslessness import Judge
 from mlsd.engine.rollback import Rollback, make_rollback
-from mlsd.engine.rollback_choice import Role, RollbackCheck, candidates, choose_strategy, uses
+from mlsd.engine.rollback_choice import Prefix, Role, RollbackCheck, candidates, choose_strategy, uses
 from mlsd.engine.verify import Outputs
-from mlsd.errors import EngineError
+from mlsd.errors import EngineError, MlsdError
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.cut import refuse_unloadable
 from mlsd.hardware import machine_ns
@@ -86,8 +86,15 @@ class Models:
 class Strategies:
     """The rollback strategy of each arm: the first candidate that is exact in contexts such as it opens."""
 
-    def __init__(self, models: Models, options: ContextOptions, cache: ProbeCache) -> None:
-        self._models, self._options, self._cache = models, options, cache
+    def __init__(
+        self,
+        models: Models,
+        options: ContextOptions,
+        cache: ProbeCache,
+        read_prefix: Callable[[Path], Prefix | None],
+    ) -> None:
+        """`read_prefix` gives a long text that a model has read, and the memory behind it."""
+        self._models, self._options, self._cache, self._read_prefix = models, options, cache, read_prefix
 
     def choose(self, path: Path, wanted: str, role: Role, gamma: int) -> str:
         """Raises: EngineError where none is exact, or not the one that is wanted."""
@@ -106,7 +113,8 @@ class Strategies:
             )
 
     def _check(self, path: Path, options: ContextOptions, strategy: str, *, role: Role, gamma: int) -> RollbackCheck:
-        return check_uses(self._cache, self._models.ref(path), options, self._models.open(path), strategy, role, gamma)
+        ref, model, read_prefix = self._models.ref(path), self._models.open(path), partial(self._read_prefix, path)
+        return check_uses(self._cache, ref, options, model, strategy, role, gamma, read_prefix)
 
 
 def check_uses(
@@ -117,11 +125,12 @@ def check_uses(
     strategy: str,
     role: Role,
     gamma: int,
+    read_prefix: Callable[[], Prefix | None] = lambda: None,
 ) -> RollbackCheck:
     """The first use that an arm makes of a strategy and that is not exact, or else the one that is off by most."""
     checks = list[RollbackCheck]()
     for use in uses(options, model.window, strategy, role, gamma):
-        checks.append(cache.check(ref, options, model, use))
+        checks.append(cache.check(ref, options, model, use, read_prefix))
         if not checks[-1].exact:
             return msgspec.structs.replace(checks[-1], gamma=gamma)
     return msgspec.structs.replace(max(checks, key=lambda check: check.max_logit_diff or 0.0), gamma=gamma)
@@ -164,6 +173,7 @@ class Arms:
         self._stack = ExitStack()
         self.stages = stages or StageClock(clock, "load")
         self._clock, self.one_arm = clock, job.one_arm
+        self._plain_cases = [case for case in job.cases.values() if case.arm == "ar"]
         self._arms: dict[bytes, _Arm] = {}
         self._references: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         # Arms whose memory was compared once, though their tokens were equal.
@@ -188,8 +198,9 @@ class Arms:
         self._options = context_options(job.engine, n_ctx)
         self._warmer: LlamaContext | None = None
         self._first = self.target.tokenize("a")[:1]
-        self.strategies = Strategies(self._models, self._options, cache)
-        self._judge = Judge(partial(open_reporting, "judging", self.target), self._options)
+        self.strategies = Strategies(self._models, self._options, cache, self._read_prefix)
+        opening = partial(open_reporting, "judging", self.target)
+        self._judge = Judge(opening, self._options, self._saved.second_reading)
         self._stack.callback(self._judge.close)
         for reference in job.references:
             if (prompt := self._prompts.greedy(reference.prompt_sha256)) is not None:
@@ -304,11 +315,23 @@ class Arms:
         key, is_first = (reading_options(arm.context), prompt), self._is_read_anew(case, arm, prompt)
         with self._saved.anew(target=is_first):
             run = self._decode(arm, prompt, GenerationLimits(n_predict=1, gamma=case.gamma), sampling=case.sampling)
+        self._saved.keep_draft()
         if is_first:
             self._target_prefills[key] = run.prefill_ns
             self._saved.keep(arm.context, prompt)
         self._timed_prefills.add(case.id)
         self._prefills[case.id, prompt] = _Prefill(self._target_prefills[key], run.draft_prefill_ns)
+
+    def _read_prefix(self, path: Path) -> Prefix | None:
+        """The longest prompt as plain decoding reads it for its time, which is then done; of the target alone."""
+        if path != self._models.path or self.one_arm or not self._plain_cases:
+            return None
+        longest = max(self._plain_cases, key=lambda case: len(self.prompt(case)))
+        try:
+            self.warm_up(longest)
+            return self._saved.prefix(self._arm(longest).context, self.prompt(longest))
+        except MlsdError:
+            return None  # its own trial says why
 
     def _is_read_anew(self, case: Case, arm: _Arm, prompt: tuple[int, ...]) -> bool:
         """Whether an arm reads a prompt for the time that it takes the target."""

@@ -1,6 +1,7 @@
 """What contexts would take of memory, asked of llama.cpp once for each model, build and device, and then remembered."""
 
 import contextlib
+import ctypes
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from mlsd.units import format_bytes
 _FORMAT = 3  # raise it when a footprint means something else
 # Even a simulated context holds a list of its cells, and a user may ask for billions: a run refuses those.
 _MOST_BEYOND = 8192
+_M_MMAP_MAX, _M_TRIM_THRESHOLD, _MOST_INT = -4, -1, 2**31 - 1  # of glibc's malloc.h
 
 
 def find_footprints(
@@ -35,7 +37,15 @@ def find_footprints(
 ) -> tuple[BackendInfo, tuple[tuple[Footprint, ...] | None, ...]]:
     """The device, and what contexts would take of memory, in order; None for a model that llama.cpp cannot plan."""
     backend = backend_info(n_gpu_layers)
+    _keep_freed_memory()
     return backend, tuple(_find(one, backend, n_gpu_layers) for one in wanted)
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc hand out again what a planned context freed: to page states in anew is half of a first plan's time."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, _MOST_INT)
 
 
 def check_memory(arguments: Mapping[str, Any]) -> None:

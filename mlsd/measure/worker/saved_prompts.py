@@ -16,6 +16,7 @@ import psutil
 
 from mlsd.engine.context import Context, ContextOptions, Logits
 from mlsd.engine.llama.native import backend_info
+from mlsd.engine.rollback_choice import Prefix
 from mlsd.errors import EngineError, InputError
 from mlsd.folders import cache_dir, write_atomically
 from mlsd.measure.messages import report_progress
@@ -90,12 +91,15 @@ class SavedPrompts:
     def __init__(self, proofs: CopyProofs | None = None) -> None:
         self._proofs = proofs or CopyProofs()
         self._is_anew = self._is_target_anew = False
+        self._draft_read: tuple[Context, tuple[int, ...]] | None = None  # what a draft has read for its time
         self._saved: dict[tuple[object, bool, tuple[int, ...]], _Saved] = {}
+        # The last text that a context of another kind read for its time; no generation goes on from this copy.
+        self._second_reading: tuple[tuple[int, ...], tuple[Any, Logits]] | None = None
 
     @contextlib.contextmanager
     def anew(self, *, target: bool) -> Iterator[None]:
         """Inside, a draft reads, and a `target` too, as if nothing were known: for the time that it takes."""
-        self._is_anew, self._is_target_anew = True, target
+        self._is_anew, self._is_target_anew, self._draft_read = True, target, None
         try:
             yield
         finally:
@@ -126,6 +130,7 @@ class SavedPrompts:
         saved = self._saved.get(_key(context, tokens))
         if self._is_anew or right is False:
             read_in_passes(context, tokens)
+            self._draft_read = (context, tuple(tokens)) if self._is_anew else None
             return
         if saved is None or right is None:
             read_in_passes(context, tokens)
@@ -135,6 +140,22 @@ class SavedPrompts:
                 return
             saved = self._saved[_key(context, tokens)]
         context.set_memory(saved.memory, len(tokens))
+
+    def keep_draft(self) -> None:
+        """Save what a draft has just read for its time, if it still holds that and no more; it may then hold more."""
+        (context, tokens), self._draft_read = self._draft_read or (None, ()), None
+        if context is not None and context.n_past == len(tokens) and self._proofs.get(context) is not False:
+            self._keep(context, tokens, None, tokens[-1])
+
+    def prefix(self, context: Context, prompt: Sequence[int]) -> Prefix | None:
+        """A prompt that a context read and the memory behind it, where copies of such contexts are right."""
+        saved = self._saved.get(_key(context, prompt))
+        return Prefix(tuple(prompt), saved.memory) if saved is not None and self._proofs.get(context) else None
+
+    def second_reading(self, prompt: tuple[int, ...]) -> tuple[Any, Logits] | None:
+        """The memory and the last row of logits of a target that read a prompt, but from which no run goes on."""
+        text, reading = self._second_reading or (None, None)
+        return reading if text == prompt else None
 
     def keep(self, context: Context, prompt: Sequence[int]) -> bool:
         """Save what a target holds that has just read a prompt; whether copies are right. It then holds more."""
@@ -150,6 +171,8 @@ class SavedPrompts:
             saved = self._saved[key] = _Saved(memory, output)
         if self._proofs.get(context) is None:
             self._proofs.set(context, is_right=self._goes_on_alike(context, saved.memory, len(text), token))
+        if memory is not saved.memory and output is not None and output.rows is not None and self._proofs.get(context):
+            self._second_reading = tuple(text), (memory, output.rows)
         most_bytes = _SHARE * psutil.virtual_memory().available
         while len(self._saved) > 1 and sum(len(one.memory) for one in self._saved.values()) > most_bytes:
             oldest = next(iter(self._saved))
