@@ -136,7 +136,7 @@ def _paired(
         }
 
     by_name = [field._replace(get=itemgetter(field.name)) for field in frames.PAIRS]
-    pairs = frames.made(map(complete, rows), by_name)
+    pairs = frames.frame_of(map(complete, rows), by_name)
     return PairedTrials(pairs=pairs, plain=pairs.iloc[:0], models=facts)
 
 

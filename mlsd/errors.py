@@ -11,25 +11,25 @@ from pathlib import Path
 _SAID = 200  # letters of what a stranger's error says
 
 
-def did_you_mean(word: str, known: Iterable[str], n: int = 2) -> str:
+def did_you_mean(word: str, names: Iterable[str], n: int = 2) -> str:
     """The question whether a similar name was meant, with a space after it; empty without one."""
-    names = {name.lower(): name for name in known}
-    close = [names[name] for name in difflib.get_close_matches(word.lower(), names, n=n, cutoff=0.55)]
+    by_lower = {name.lower(): name for name in names}
+    close = [by_lower[name] for name in difflib.get_close_matches(word.lower(), by_lower, n=n, cutoff=0.55)]
     return f"Did you mean {' or '.join(close)}? " if close else ""
 
 
-def choose(word: str, known: Iterable[str], more: str = "") -> str:
+def choose(word: str, names: Iterable[str], more: str = "") -> str:
     """The hint for an unknown name: similar names, and all names."""
-    names = tuple(known)
-    return f"{did_you_mean(word, names)}Choose from {', '.join(names)}{more}."
+    every = tuple(names)
+    return f"{did_you_mean(word, every)}Choose from {', '.join(every)}{more}."
 
 
 def in_one_line(error: BaseException, file: Path | None = None) -> str:
     """Any error as ``KeyError: 3 (mine.py, line 12)``: the last line of that file on its way, else of any."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename or '?').name}, line {error.lineno})"
-    way = traceback.extract_tb(error.__traceback__)
-    at = next((step for step in reversed(way) if file is None or step.filename == str(file)), None)
+    steps = traceback.extract_tb(error.__traceback__)
+    at = next((step for step in reversed(steps) if file is None or step.filename == str(file)), None)
     where = "" if at is None else f" ({Path(at.filename).name}, line {at.lineno})"
     said = " ".join(str(error).split())[:_SAID]
     return f"{type(error).__name__}{f': {said}' if said else ''}{where}"

@@ -26,7 +26,7 @@ class Interval(Record, frozen=True, kw_only=True):
     high: float | None = None
     n: int = 1
 
-    def words(self, digits: int = 2, unit: str = "", ends: str = "({} to {})") -> str:
+    def text(self, digits: int = 2, unit: str = "", ends: str = "({} to {})") -> str:
         """The value, and its ends where they are known."""
         bounds = () if self.low is None or self.high is None else (self.low, self.high)
         said = f" {ends.format(*(f'{end:.{digits}f}' for end in bounds))}" if bounds else ""
@@ -122,7 +122,7 @@ class Visible(Record, frozen=True, kw_only=True):
     down: float  # likewise, below 0
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Of ratios: ``+69 % or -41 %``."""
         return f"{100 * self.up:+.0f} % or {100 * self.down:.0f} %"
 

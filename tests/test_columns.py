@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlsd.analysis.frames import FRAMES, made
+from mlsd.analysis.frames import FRAMES, frame_of
 from mlsd.columns import chosen, column, columns, flat, inside, row_of
 from mlsd.report.render.table import formatted, interval, significant, table
 from mlsd.stats import Interval
@@ -61,7 +61,7 @@ def test_one_line_is_a_column_of_table_frame_object_and_documentation() -> None:
     assert [head.label for head in shown.heads] == ["speedup", "draft ms"]
     assert [cell.text for cell in shown.rows[0]] == ["1.50x", "2.50"]
     names = ["speedup", "speedup_low", "speedup_high", "draft_ms"]
-    assert list(made([ROW], columns)) == list(row_of(ROW, columns)) == [one.name for one in flat(columns)] == names
+    assert list(frame_of([ROW], columns)) == list(row_of(ROW, columns)) == [one.name for one in flat(columns)] == names
     assert [one.label for one in chosen(columns, "draft_ms", draft_ms="ms")] == ["ms"]
     assert [one.get({"arm": ROW}) for one in inside("arm", columns)] == [ROW.speedup, 2.5]
     assert [one.get({}) for one in inside("arm", columns)] == [None, None]

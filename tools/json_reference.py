@@ -206,7 +206,7 @@ Failure = _object("Failure", "Why a command failed.", kind=str, message=str, hin
 Failed = _object("Failed", "What any command prints in place of its answer when it fails.", error=Failure)
 
 
-_FINDING = _with(Finding, "ComparedMeasure", words=str, percent=float | None)
+_FINDING = _with(Finding, "ComparedMeasure", sentence=str, percent=float | None)
 PRINTED: dict[str, Any] = {  # by command; several where an option or an argument decides
     "doctor machine": Diagnosis,
     "doctor model": Probed,

@@ -49,13 +49,13 @@ OUTCOMES: tuple[Column, ...] = (  # of rows by name
 
 def trials(stored: Sequence[Measured], runs: Iterable[Run]) -> pd.DataFrame:
     """Trials with the sums of their rounds: columns `TRIALS`, one row a trial."""
-    return made(rows_of(stored, runs), TRIALS)
+    return frame_of(rows_of(stored, runs), TRIALS)
 
 
 def outcomes(store: Store, of: Container[int]) -> pd.DataFrame:
     """How the rounds of each case and repeat of these trials ended: columns `OUTCOMES`."""
     names = [one.name for one in OUTCOMES]
-    return made((dict(zip(names, row, strict=True)) for row in store.round_outcomes(of)), OUTCOMES)
+    return frame_of((dict(zip(names, row, strict=True)) for row in store.round_outcomes(of)), OUTCOMES)
 
 
 ROUNDS: tuple[Column, ...] = (  # of a trial's id, a round's number, and the round
@@ -76,7 +76,7 @@ ROUNDS: tuple[Column, ...] = (  # of a trial's id, a round's number, and the rou
 def rounds(store: Store, of: Container[int]) -> pd.DataFrame:
     """Every round of these trials: columns `ROUNDS`."""
     stored = (one for one in store.trials() if one.id in of)
-    return made(((one.id, number, each) for one in stored for number, each in enumerate(one.trial.rounds)), ROUNDS)
+    return frame_of(((one.id, number, each) for one in stored for number, each in enumerate(one.trial.rounds)), ROUNDS)
 
 
 class Paired(NamedTuple):
@@ -90,12 +90,12 @@ class Paired(NamedTuple):
     ms: Mapping[str, float]  # of a round, by part
 
     @property
-    def own(self) -> Trial:
-        return self.pair.own.trial
+    def trial(self) -> Trial:
+        return self.pair.measured.trial
 
     @property
     def case(self) -> Case:
-        return self.pair.own.case
+        return self.pair.measured.case
 
     @property
     def t_one_ms(self) -> float:
@@ -111,7 +111,7 @@ def _fact(name: str) -> Get:
 
 
 _PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds of a trial
-    column("trial_id", "n", "the speculative trial", "pair.own.id"),
+    column("trial_id", "n", "the speculative trial", "pair.measured.id"),
     column("baseline_id", "n", "the plain trial of its block", "pair.plain.id"),
     column("target", "", "id of the target", "case.target.id"),
     column("drafter", "", "drafting method", "case.drafter.name"),
@@ -120,11 +120,11 @@ _PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds
     column("component", "", "the part of the target that drafts", "case.drafter.options.component"),
     column("gamma", "n", "most tokens proposed a round", "case.gamma"),
     column("prompt", "", "name of the prompt", "case.prompt.key"),
-    column("n_prompt", "n", "prompt tokens", lambda p: p.own.n_prompt or 0),
-    column("block", "n", "number of the planned block", "own.block"),
-    column("repeat", "n", "repeat of the block", "own.repeat"),
-    column("started_s", "3", "when it began, seconds since 1970", lambda p: _seconds(p.own.started_at)),
-    column("loops", "flag", "its output repeats itself to the end", lambda p: loop_of(p.own.tokens) is not None),
+    column("n_prompt", "n", "prompt tokens", lambda p: p.trial.n_prompt or 0),
+    column("block", "n", "number of the planned block", "trial.block"),
+    column("repeat", "n", "repeat of the block", "trial.repeat"),
+    column("started_s", "3", "when it began, seconds since 1970", lambda p: _seconds(p.trial.started_at)),
+    column("loops", "flag", "its output repeats itself to the end", lambda p: loop_of(p.trial.tokens) is not None),
     column("speedup", "3", "tok/s over those of the plain trial", "pair.ratio"),
     column("t_one_ms", "3", "decode time a token of the plain trial"),
     column("mgl", "3", "committed / rounds", "whole.mgl"),
@@ -159,16 +159,20 @@ def pairs(
     import pandas as pd
 
     def paired(pair: TrialPair) -> Paired:
-        draft = pair.own.case.drafter.draft
+        draft = pair.measured.case.drafter.draft
         of_draft = models.get(draft.id) if draft else None
-        facts, ratio, whole = models.get(pair.own.case.target.id), (ratios or {}).get(pair.own.id), pair.own.whole
+        facts, ratio, whole = (
+            models.get(pair.measured.case.target.id),
+            (ratios or {}).get(pair.measured.id),
+            pair.measured.whole,
+        )
         return Paired(pair, facts, of_draft, ratio, whole, whole.ms_per_round)
 
-    rows = [paired(one) for one in trial_pairs if one.own.whole.rounds]
-    cases = {one.own.case_id: one for one in rows}
-    by_case = made(cases.values(), (one for one in PAIRS if one.name in _OF_CASE)).set_index(pd.Index(cases))
-    by_trial = made(rows, (one for one in PAIRS if one.name not in _OF_CASE))
-    by_trial[_OF_CASE] = by_case.loc[[one.own.case_id for one in rows]].set_index(by_trial.index)
+    rows = [paired(one) for one in trial_pairs if one.measured.whole.rounds]
+    cases = {one.trial.case_id: one for one in rows}
+    by_case = frame_of(cases.values(), (one for one in PAIRS if one.name in _OF_CASE)).set_index(pd.Index(cases))
+    by_trial = frame_of(rows, (one for one in PAIRS if one.name not in _OF_CASE))
+    by_trial[_OF_CASE] = by_case.loc[[one.trial.case_id for one in rows]].set_index(by_trial.index)
     return by_trial[[one.name for one in PAIRS]]
 
 
@@ -244,7 +248,7 @@ BANDWIDTH: tuple[Column, ...] = (  # of a `Pass`
 
 def of_passes(timed: Mapping[str, Iterable[PassTime]]) -> pd.DataFrame:
     """What was timed of these models, as `study.passes` has it."""
-    return made((one for name, own in timed.items() for one in timed_passes(name, own)), PASSES)
+    return frame_of((one for name, own in timed.items() for one in timed_passes(name, own)), PASSES)
 
 
 def timed_passes(model: str, every_time: Iterable[PassTime]) -> list[PassRow]:
@@ -263,7 +267,7 @@ class Counted(NamedTuple):
 
 def of_mixtures(mixtures: Iterable[Mixture]) -> pd.DataFrame:
     """Experts of these mixtures, as `study.experts` has them."""
-    return made([Counted(one, row) for one in mixtures for row in one.coverage.rows], EXPERTS)
+    return frame_of([Counted(one, row) for one in mixtures for row in one.coverage.rows], EXPERTS)
 
 
 _OF_MOESD, _CLAIMED = "the same, experts by MoESD", "1/k: all weights in every pass"
@@ -348,7 +352,7 @@ def _giga(n: float | None) -> float | None:
     return None if n is None else n / 1e9
 
 
-def made(rows: Iterable[Any], columns: Iterable[Column]) -> pd.DataFrame:
+def frame_of(rows: Iterable[Any], columns: Iterable[Column]) -> pd.DataFrame:
     """The frame of these rows, of exactly these columns and types; an interval is three columns."""
     import pandas as pd
 

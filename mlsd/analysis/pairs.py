@@ -27,7 +27,7 @@ class PairedTrials:
     pairs: pd.DataFrame  # columns `frames.PAIRS`
     plain: pd.DataFrame  # trials of plain decoding, each beside itself
     models: Mapping[str, ModelFacts] = field(default_factory=dict)  # by id
-    place: str = ""  # machine and backend, for sentences
+    machine_name: str = ""  # machine and backend, for sentences
     profile: str | None = None
     memory_gb_s: float | None = None  # what memory gave on this machine, where it was measured
 
@@ -56,7 +56,7 @@ def pair_trials(
     beside_itself = [
         TrialPair(one, one) for arm in arms if arm.is_plain and arm.n_valid for one in counting(arm.trials)
     ]
-    plain = [one for one in beside_itself if one.own.case.source == "engine" and speed(one.own.trial)]
+    plain = [one for one in beside_itself if one.measured.case.source == "engine" and speed(one.measured.trial)]
     drafted, alone = (frames.pairs(some, models, ratios) for some in (pairs, plain))
     return PairedTrials(pairs=drafted, plain=alone, models=models, **more)
 

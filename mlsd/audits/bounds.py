@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mlsd.audits.frame import Frame, Series, first_verdicts, verdicts
-from mlsd.trials.acceptance_meanings import MEANINGS, WORDS
+from mlsd.trials.acceptance_meanings import DESCRIPTIONS, MEANINGS
 
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
 POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
@@ -85,7 +85,7 @@ def speedup_above_mgl(rows: Frame) -> Frame:
 
 def _reading(rows: Frame, needed: Series) -> Series:
     """Which meaning of the rate the row needs to hold, where the table does not say and the usual one does not do."""
-    fits = [(WORDS[of], rows[f"most_{of}"] >= needed) for of in MEANINGS]
+    fits = [(DESCRIPTIONS[of], rows[f"most_{of}"] >= needed) for of in MEANINGS]
     n_meanings = rows[[f"most_{of}" for of in MEANINGS]].notna().sum(axis=1)
     asked = (
         rows["stated_mgl"].isna() & rows["acceptance"].notna() & (n_meanings > 1) & ~(rows["most_proposed"] >= needed)
@@ -198,7 +198,7 @@ def _rate_and_length(rows: Frame) -> Frame:
         where, np.select([far, worst > BOOKKEEPING_RATIO], ["impossible", "suspicious"], "possible"), text,
         ": they count different things, the bonus token perhaps",
         mgl_stated=rows["stated_mgl"], mgl_at_most=most, mgl_at_least=least,
-        reading=(" if the rate is " + meaning.map(WORDS.get).astype(str)).where(unsaid, ""),
+        reading=(" if the rate is " + meaning.map(DESCRIPTIONS.get).astype(str)).where(unsaid, ""),
     )  # fmt: skip
 
 

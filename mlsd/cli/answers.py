@@ -68,7 +68,7 @@ def answer_objects(
 def say_answers(answers: Sequence[AnswerObject], stages: Iterable[StageTime] = ()) -> None:
     """Print each answer, what to set where the answer is on or off, and where the time went."""
     for answer in answers:
-        say(f"Answer for {answer.prompt}: {answer.words}.")
+        say(f"Answer for {answer.prompt}: {answer.sentence}.")
         if answer.widths:
             say(f"Of {answer.target}, {answer.widths}.")
         if answer.next is not None:
@@ -131,7 +131,7 @@ class AnswerObject(Record, frozen=True, kw_only=True):
     speedup: float | None
     ci_low: float | None
     ci_high: float | None
-    words: str
+    sentence: str
     reason: str | None  # why nothing could be judged, where nothing could
     next: str | None  # the command that decides it, where nothing is decided and a repeat can help
     next_s: float | None = None  # about how long it runs
@@ -145,7 +145,7 @@ def answer_object(
     """The answer as it is printed."""
     ratio = answer.ratio
     return AnswerObject(
-        **{name: getattr(answer, name) for name in ("target", "source", "n_predict", "use", "words")},
+        **{name: getattr(answer, name) for name in ("target", "source", "n_predict", "use", "sentence")},
         prompt=answer.text,
         setting=None if answer.best is None else answer.best.setting,
         speedup=None if ratio is None else ratio.value,

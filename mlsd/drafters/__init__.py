@@ -8,7 +8,7 @@ import msgspec
 
 from mlsd.drafters import user_methods
 from mlsd.drafters.adaptive import Adaptive
-from mlsd.drafters.method import KNOWN, DrafterSetup, Method, MethodOptions, Unavailable, drafting_method
+from mlsd.drafters.method import REGISTERED, DrafterSetup, Method, MethodOptions, Unavailable, drafting_method
 from mlsd.drafters.options import PRESET, Range, Values
 from mlsd.drafters.recipe import ContextPlan, Opening
 from mlsd.engine.drafter import Drafter, NoDrafter
@@ -57,11 +57,11 @@ def find_method(name: str) -> Method:
         raise UnsupportedError(f"{name} is not available in llama.cpp: {missing.reason}.", hint=missing.instead)
     if name in METHODS:
         importlib.import_module(f"mlsd.drafters.{METHODS[name].module}")
-    if name not in KNOWN:
+    if name not in REGISTERED:
         of_file = f"Name the file that it is in: --drafter {user_methods.as_typed(name)}."
         hint = choose(name, sorted(METHODS)) if user_methods.as_typed(name) == name else of_file
         raise UnsupportedError(f"There is no drafting method {name!r}.", hint=hint)
-    return KNOWN[name]
+    return REGISTERED[name]
 
 
 def open_drafter(setup: DrafterSetup) -> Drafter:

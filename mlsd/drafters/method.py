@@ -94,14 +94,14 @@ class MethodOptions(Record, frozen=True, kw_only=True):
 
 
 Registered = TypeVar("Registered", bound=type[MethodOptions])
-KNOWN: dict[str, Method] = {}
+REGISTERED: dict[str, Method] = {}
 
 
 def drafting_method(name: str, **facts: Any) -> Callable[[Registered], Registered]:
     """Register a method under its name, with its other facts (the fields of `Method`)."""
 
     def register(options: Registered) -> Registered:
-        KNOWN[name] = Method(name=name, options=options, **facts)
+        REGISTERED[name] = Method(name=name, options=options, **facts)
         return options
 
     return register

@@ -57,15 +57,15 @@ def load(text: str) -> Method:
     data = read_given(path, InputError, "Give the path of a Python file and a class in it: ./mine.py:Freq.")
     name = f"{path.name}:{typed['name']}@{hashlib.sha256(data).hexdigest()[:12]}"
     if name not in _loaded:
-        before = dict(methods.KNOWN)  # what the file registers has its own name here, and replaces nothing
+        before = dict(methods.REGISTERED)  # what the file registers has its own name here, and replaces nothing
         try:
             method = _read(data, path, typed["name"], name)
         finally:
-            methods.KNOWN.clear()
-            methods.KNOWN.update(before)
-        methods.KNOWN[name] = method
+            methods.REGISTERED.clear()
+            methods.REGISTERED.update(before)
+        methods.REGISTERED[name] = method
     _loaded[name] = f"{path}:{typed['name']}"
-    return methods.KNOWN[name]
+    return methods.REGISTERED[name]
 
 
 def load_again(methods_of_files: Mapping[str, str]) -> None:
@@ -89,7 +89,7 @@ def _read(data: bytes, path: Path, wanted: str, name: str) -> Method:
             and kind.__module__ == module.__name__
         }
         if wanted in kinds:
-            facts = next((method for method in methods.KNOWN.values() if method.options is kinds[wanted]), None)
+            facts = next((method for method in methods.REGISTERED.values() if method.options is kinds[wanted]), None)
             return _method(kinds[wanted], facts, path, name)
     except MlsdError:
         raise

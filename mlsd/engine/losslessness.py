@@ -342,13 +342,13 @@ class FedContext:
             return context.logits()
         if self._prompt[0] != prompt:
             self._take_reading(context, prompt)
-        known, copied = self._prompt
-        if known == prompt and copied is not None:
+        held, copied = self._prompt
+        if held == prompt and copied is not None:
             context.set_memory(copied[0], len(prompt))
             return copied[1]
         context.decode(prompt)
         row = context.logits()
-        if known != prompt:
+        if held != prompt:
             memory = context.copy_memory()
             self._prompt = prompt, (memory, row) if self.copies_are_right(context) else None
             context.clear()

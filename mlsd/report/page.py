@@ -68,7 +68,7 @@ def _advice(answers: list[Answer]) -> Iterator[Advice]:
     on_first = sorted(answers, key=lambda answer: answer.use != "on")
     for (subject, use, setting), group in grouped(on_first, lambda a: (a.subject, a.use, a.setting)).items():
         texts = ", ".join(f"{a.text} ({a.n_predict} tokens)" if several_lengths else a.text for a in group)
-        lines = dict.fromkeys(f"{a.text}: {a.words.removeprefix(f'{use}: ')}." for a in group)
+        lines = dict.fromkeys(f"{a.text}: {a.sentence.removeprefix(f'{use}: ')}." for a in group)
         lines |= dict.fromkeys(line for a in group for line in flags_of(a))
         yield Advice(title=f"{subject}, {texts}: {setting}", lines=tuple(lines))
 
@@ -166,7 +166,7 @@ def _summary(study: Study) -> str:
         )
     failed, valid = int((trials["status"] == "failed").sum()), int(trials["valid"].fillna(False).sum())
     targets, suites = counted(trials["target"].nunique(), "target"), counted(trials["suite"].nunique(), "suite")
-    return f"{len(trials)} trials ({valid} valid, {failed} failed) of {targets} in {suites}, on {study.place}."
+    return f"{len(trials)} trials ({valid} valid, {failed} failed) of {targets} in {suites}, on {study.machine_name}."
 
 
 # --- its files -----------------------------------------------------------------------------------------------------

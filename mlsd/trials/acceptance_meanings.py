@@ -17,7 +17,7 @@ from mlsd.trials.rates import Endings, Sums, total
 
 Meaning = Literal["proposed", "position", "output"]
 MEANINGS: tuple[Meaning, ...] = get_args(Meaning)
-WORDS: dict[Meaning, str] = {
+DESCRIPTIONS: dict[Meaning, str] = {
     "proposed": "accepted over proposed tokens",
     "position": "the chance of each drafted token after the one before it",
     "output": "accepted over output tokens",

@@ -55,7 +55,7 @@ class Standing(Record, frozen=True, kw_only=True):
     control: bool = False  # a bound that nobody can use: it neither wins nor drops out
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The decision as a reader wants it."""
         if self.control:
             return "a control, cannot be used"
@@ -204,7 +204,7 @@ def times(ratio: Interval) -> str:
         return f"{ratio.value:.2f}x (no interval from {counted(ratio.n, 'block')})"
     # An end that would be rounded to 1 gets the digits that say on which side of it it lies.
     shown = (d for d in range(2, 6) if all(float(f"{end:.{d}f}") != 1 or end == 1 for end in (ratio.low, ratio.high)))
-    return ratio.words(next(shown, 2), "x", "(95 % {} to {})")
+    return ratio.text(next(shown, 2), "x", "(95 % {} to {})")
 
 
 _EFFECTS: Mapping[Effect, str] = {

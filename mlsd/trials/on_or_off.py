@@ -52,7 +52,7 @@ class Answer(Record, frozen=True, kw_only=True):
         return None if self.best is None else self.best.ratio
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The answer in a sentence without its text."""
         best, use = self.best, self.use
         if best is None or best.ratio is None:
@@ -130,7 +130,9 @@ class Answer(Record, frozen=True, kw_only=True):
         if not arms:
             return None
         plain = [pair.plain for arm in arms for pair in arm.pairs]
-        return len(arms[0].prompts) * sum(map(_decode_s, (plain, *(tuple(p.own for p in arm.pairs) for arm in arms))))
+        return len(arms[0].prompts) * sum(
+            map(_decode_s, (plain, *(tuple(p.measured for p in arm.pairs) for arm in arms)))
+        )
 
 
 def answers(results: Iterable[ArmResult]) -> list[Answer]:
@@ -243,4 +245,4 @@ def _clause(group: Sequence[Answer], n_texts: int = 0) -> str:
     if shown.use == "on" and shown.ratio is not None and len(group) > 1:
         worst = min((a.ratio for a in group if a.ratio), key=lambda r: r.value)
         return f"{names}: use {shown.setting}: {times(worst)} to {times(shown.ratio)}{shown.note}"
-    return f"{names}: {shown.words}{on}"
+    return f"{names}: {shown.sentence}{on}"

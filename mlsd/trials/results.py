@@ -82,16 +82,16 @@ class TrialPair(NamedTuple):
     """A trial beside the plain one of its prompt, measured by one process in one block."""
 
     plain: Measured
-    own: Measured
+    measured: Measured
 
     @property
     def ratio(self) -> float:
-        return _tok_s(self.own) / _tok_s(self.plain)
+        return _tok_s(self.measured) / _tok_s(self.plain)
 
     @property
     def waited(self) -> bool:
         """Whether one of the two waited for the processor."""
-        return self.plain.waited or self.own.waited
+        return self.plain.waited or self.measured.waited
 
 
 class Question(Record, frozen=True, kw_only=True):
@@ -318,7 +318,7 @@ class ArmResult(Record, frozen=True, kw_only=True):
         if self.is_plain:
             return None
         if self.standing is not None:  # what two servers are compared with is not plain decoding
-            return (None if self.question.rivals else self.standing.out) or self.standing.words
+            return (None if self.question.rivals else self.standing.out) or self.standing.sentence
         return "a control, cannot be used" if self.control else self.impossible or self.why_not or "not compared"
 
     @property
@@ -550,7 +550,7 @@ def _result(
     whole = total(one.whole for one in shown_rows)
     timed_whole = whole if len(timed) == len(shown_rows) else total(one.whole for one in timed)
     standing = None if decision is None or name is None else decision.of(name)
-    shown = [pair.own for pair in pairs] or timed
+    shown = [pair.measured for pair in pairs] or timed
     tok_s, plain_tok_s = _mean(shown, _tok_s), _mean([pair.plain for pair in pairs], _tok_s)
     ratio = None if standing is None else standing.ratio
     if ratio is None and tok_s is not None and plain_tok_s is not None:
@@ -561,11 +561,11 @@ def _result(
         ratio = None
     begun = [
         (one, plain_ms, ms) for one in pairs
-        if (plain_ms := first_token_ms(one.plain.trial)) and (ms := first_token_ms(one.own.trial))
+        if (plain_ms := first_token_ms(one.plain.trial)) and (ms := first_token_ms(one.measured.trial))
     ]  # fmt: skip
-    first_ms = _mean([one.own for one, *_ in begun] if pairs else shown, lambda one: first_token_ms(one.trial))
+    first_ms = _mean([one.measured for one, *_ in begun] if pairs else shown, lambda one: first_token_ms(one.trial))
     later_ms = [ms - plain_ms for _, plain_ms, ms in begun]
-    places = [_block_of(one.own) for one, *_ in begun]
+    places = [_block_of(one.measured) for one, *_ in begun]
     units = [prompt for prompt, _ in places] if len({prompt for prompt, _ in places}) > 1 else places
     pays = None  # of an arm whose times count for nothing: what an unchecked loop claims pays nowhere
     if standing is not None and ratio is not None and plain_tok_s is not None:

@@ -216,9 +216,11 @@ def test_a_bench_says_the_same_on_every_surface(benched: BenchResult, mlsd: Mlsd
     cells = everywhere(study)
     assert cells["speedups"] > 5
     shown = {
-        answer.text: answer.words for answer in study.answers if answer.best and answer.best.question.suite == "bench"
+        answer.text: answer.sentence
+        for answer in study.answers
+        if answer.best and answer.best.question.suite == "bench"
     }
-    assert all(shown[answer.text] == answer.words for answer in benched.answers if answer.text == "factual")
+    assert all(shown[answer.text] == answer.sentence for answer in benched.answers if answer.text == "factual")
     fitted = json.loads(mlsd("results", "fits", "--db", benched.database, "--json").out)["arms"]
     for arm in arms:
         assert json.loads(json.dumps(_builtins(arm))) in fitted
@@ -235,10 +237,10 @@ def exported(mlsd: Mlsd, db: Path, arms: Sequence[ArmResult], folder: Path) -> N
     with (folder / "t.csv").open(encoding="utf-8") as file:
         tok_s = {int(row["trial_id"]): float(row["decode_tok_s"]) for row in csv.DictReader(file)}
     for arm in arms:
-        pairs = [tok_s[pair.own.id or 0] / tok_s[pair.plain.id or 0] for pair in arm.pairs]
+        pairs = [tok_s[pair.measured.id or 0] / tok_s[pair.plain.id or 0] for pair in arm.pairs]
         ratio = math.exp(statistics.fmean(map(math.log, pairs)))
         assert arm.ratio is not None and ratio == pytest.approx(arm.ratio.value)
-        rates = [tok_s[pair.own.id or 0] for pair in arm.pairs]
+        rates = [tok_s[pair.measured.id or 0] for pair in arm.pairs]
         assert math.exp(statistics.fmean(map(math.log, rates))) == pytest.approx(arm.tok_s)
 
 
@@ -272,7 +274,7 @@ def test_a_server_says_the_same_in_its_report(served: ServerResult) -> None:
     assert (again.ratio, again.standing, again.tok_s, again.plain_tok_s, again.mgl) == (
         drafted.ratio, drafted.standing, drafted.tok_s, drafted.plain_tok_s, drafted.mgl,
     )  # fmt: skip
-    assert [answer.words for answer in study.answers] == [answer.words for answer in served.answers]
+    assert [answer.sentence for answer in study.answers] == [answer.sentence for answer in served.answers]
     everywhere(study)
 
 
@@ -318,7 +320,7 @@ def test_an_answer_is_one_statement_on_every_surface(
     page = build(study)
     said = {
         "terminal": capfd.readouterr().out,
-        "bench --json": json.loads(msgspec.json.encode(shown))["words"],
+        "bench --json": json.loads(msgspec.json.encode(shown))["sentence"],
         "run": " ".join(answer_of(study.results)),
         "server": " ".join(recommend([_of_server(one) for one in study.results])),
         "page": unescape(re.sub(r"<[^>]+>", "", html.render(page))),
@@ -327,9 +329,9 @@ def test_an_answer_is_one_statement_on_every_surface(
         "advice": mlsd("advise", "tiny-dense", "--db", path).out,
     }
     flat = {surface: " ".join(text.replace("\\", "").split()) for surface, text in said.items()}
-    rest = answer.words.removeprefix(f"{use}: ")[1:]  # a sentence may begin with it
+    rest = answer.sentence.removeprefix(f"{use}: ")[1:]  # a sentence may begin with it
     assert [surface for surface, text in flat.items() if rest not in text] == []
     (advised,) = json.loads(mlsd("advise", "tiny-dense", "--db", path, "--json").out)["measured"]
-    assert (advised["use"], advised["words"]) == (use, answer.words)
+    assert (advised["use"], advised["sentence"]) == (use, answer.sentence)
     has_flags = {surface for surface, text in flat.items() if "llama-server: " in text}
     assert has_flags - {"advice"} == ({"terminal", "page", "Markdown", "server"} if use in DECIDED else set())

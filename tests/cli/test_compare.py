@@ -38,7 +38,7 @@ def test_a_build_against_itself_is_the_same_or_undecided_and_an_interrupted_sess
     assert {"plain", "prefill", "pld, gamma 4", "pld, gamma 4: acceptance", "T(1)", "T(5)", "memory"} <= set(findings)
     assert {"rollback", "checkpoint", "pld, gamma 4: speedup", "pld, gamma 4: MGL"} <= set(findings)
     assert all(finding["verdict"] in ("same", "not decided yet") for finding in findings.values())
-    assert findings["pld, gamma 4: acceptance"]["words"] == "same within 0 %"
+    assert findings["pld, gamma 4: acceptance"]["sentence"] == "same within 0 %"
     assert answer["outputs"] == [] and answer["answer"].startswith("B against A: ")
     assert all(finding["n"] == 4 and finding["control"] is not None for finding in findings.values())
 

@@ -139,7 +139,7 @@ def test_what_decides_a_bench_goes_on_with_its_blocks_and_decides_or_says_why_no
     arms = [row for row in printed_again["summary"] if row["setting"] != "plain"]
     assert len(arms) == 4 and max(row["n_blocks"] for row in arms) >= 3, "the first block, and blocks enough for a word"
     (again,) = printed_again["answers"]
-    assert again["use"] in ("on", "off") or (printed_again["stopped"] in ("budget", "blocks") and again["words"])
+    assert again["use"] in ("on", "off") or (printed_again["stopped"] in ("budget", "blocks") and again["sentence"])
 
 
 def test_a_searched_draft_is_measured_as_it_says(mlsd: Mlsd, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import mlsd
 from mlsd.analysis import frames
 from mlsd.analysis.experts.coverage import coverage_table, mixture
 from mlsd.analysis.fits.calibration import target_curve
-from mlsd.analysis.frames import made
+from mlsd.analysis.frames import frame_of
 from mlsd.analysis.study.study import Study
 from mlsd.analysis.study.traffic import Roof, timed_passes
 from mlsd.errors import AnalysisError
@@ -147,7 +147,7 @@ def test_a_roofline_has_both_roofs_the_passes_and_an_m2_ultra() -> None:
     )
     group = timed_passes("a-model", facts, target_curve(points({1: 10.0, 2: 11.0, 4: 13.0, 8: 20.0})))
     roof = Roof(name="x", gb_s=12.0, gflop_s=80.0, stated_gb_s=24.0, source="")
-    frame = made([msgspec.structs.replace(one, roof=roof) for one in group], frames.BANDWIDTH)
+    frame = frame_of([msgspec.structs.replace(one, roof=roof) for one in group], frames.BANDWIDTH)
     assert list(frame["of_stated"] * 2) == pytest.approx(list(frame["of_measured"]))
     ax = mlsd.draw.roofline(frame)
     named = {str(line.get_label()): np.asarray(line.get_xydata(), dtype=float) for line in ax.lines}

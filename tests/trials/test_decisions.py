@@ -68,10 +68,10 @@ def test_one_block_decides_nothing_and_neither_do_two_of_one_arm() -> None:
 
 def test_equals_end_as_no_difference_once_they_are_known_that_well() -> None:
     found = decide(noisy(0.0, 60, 0), {"same": noisy(0.0, 60, 1)}, sequential(1)).standings[0]
-    assert found.words == "no difference above 3 %"
+    assert found.sentence == "no difference above 3 %"
     few = decide(noisy(0.0, 4, 0), {"same": noisy(0.0, 4, 1)}, fixed(1)).standings[0]
-    assert few.words.startswith("not decided yet: ")
-    assert few.words.endswith("blocks needed")
+    assert few.sentence.startswith("not decided yet: ")
+    assert few.sentence.endswith("blocks needed")
     assert decide(PLAIN, {}, fixed(0)).done()
 
 
@@ -198,7 +198,7 @@ def test_an_arm_whose_times_are_in_doubt_is_neither_decided_nor_drops_another_ou
     found = decide(PLAIN, ARMS, sequential(), doubts={"fast": "its trials waited", "slow": "its trials waited"})
     assert [of(found, name).effect for name in ARMS] == ["not decided yet", "faster", "not decided yet"]
     assert [of(found, name).out for name in ARMS] == [None, None, None] and not found.done()
-    assert of(found, "slow").words == "not decided yet: its trials waited"
+    assert of(found, "slow").sentence == "not decided yet: its trials waited"
 
 
 def test_one_function_says_what_blocks_look_like_and_what_they_decide() -> None:

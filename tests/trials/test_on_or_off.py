@@ -36,7 +36,7 @@ def test_an_undecided_setting_is_neither_on_nor_off_and_says_what_would_decide_i
     (found,) = answers([result(0.9, 1.05, 1.2)])
     assert (found.use, found.setting) == ("not decided yet", "not decided yet")
     looks = "looks like a win: 1.05x (95 % 0.90 to 1.20) after 6 blocks"
-    assert found.words.endswith(f"{looks}; about 5 more blocks would decide it")
+    assert found.sentence.endswith(f"{looks}; about 5 more blocks would decide it")
     assert first_line([found]) == "Not decided yet; best tried: small, gamma 4, 1.05x on code."
     assert "small, gamma 4 looks like a win: 1.05x" in by_target([found])[0]
 
@@ -69,7 +69,7 @@ def test_where_nothing_could_be_judged_the_answer_is_neither_off_nor_open_and_sa
 ) -> None:
     (found,) = answers(arms)
     assert (found.use, found.reason) == ("no usable measurement", words)
-    assert found.words == f"no usable measurement: {words}" and words in by_target([found])[0]
+    assert found.sentence == f"no usable measurement: {words}" and words in by_target([found])[0]
     step = next_step(found, Invocation())
     assert flags_of(found) == () and step is not None and step.command.startswith("mlsd bench moe")
     looked_up = [result(None, None, None, n=0, drafter=name) for name in tried_unasked()]
@@ -80,7 +80,7 @@ def test_where_nothing_could_be_judged_the_answer_is_neither_off_nor_open_and_sa
 def test_an_arm_that_was_never_judged_is_open_beside_one_that_is_slower() -> None:
     (found,) = answers([result(0.5, 0.6, 0.7), unusable("interrupted", Status.DISTURBED, gamma=8)])
     assert found.use == "not decided yet" and flags_of(found) == ()
-    assert found.words == (
+    assert found.sentence == (
         "not decided yet: small, gamma 4 is slower: 0.60x (95 % 0.50 to 0.70), but small, gamma 8: interrupted"
     )
     step = next_step(found, Invocation())
@@ -139,8 +139,8 @@ def test_what_speaks_against_the_times_is_part_of_the_answer(around: Conditions,
         (own,) = known.trials
         hot = own._replace(trial=replace(own.trial, conditions=around), on_processor=True)
         (found,) = answers([replace(known, pairs=(TrialPair(own, hot),))])
-        assert words in found.words and words in by_target([found])[0]
-        assert words in answer_object(found).words
+        assert words in found.sentence and words in by_target([found])[0]
+        assert words in answer_object(found).sentence
 
 
 def test_the_first_line_has_at_most_fifteen_words_whatever_a_setting_is_called() -> None:

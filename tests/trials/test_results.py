@@ -208,7 +208,10 @@ def test_an_arm_tells_of_its_request_and_memory_and_the_answer_where_they_change
     assert found.pays_from is not None and (found.pays_from.value > 33) == bool(says)
     (answer,) = answers([found])
     assert (
-        answer.use == "on" and says in answer.note and bool(says) == bool(answer.note) and answer.note in answer.words
+        answer.use == "on"
+        and says in answer.note
+        and bool(says) == bool(answer.note)
+        and answer.note in answer.sentence
     )
 
 
@@ -218,11 +221,11 @@ def test_an_answer_names_a_loop_and_an_arm_that_fails_each_time_keeps_no_off_ope
         for of, t in blocks(DENSE, alpha=0.9, gammas=(4,), prompts=("code",))
     ]
     (found,) = arms(loop, SessionPlan())
-    assert found.n_loops == 3 and "its output repeats itself" in answers([found])[0].words
+    assert found.n_loops == 3 and "its output repeats itself" in answers([found])[0].sentence
     made = blocks(DENSE, alpha=0.1, gammas=(4, 8), prompts=("code",))
     lost = [(of, failed(of, t.block, t.repeat, "no memory") if of.gamma == 8 else t) for of, t in made]
     (answer,) = answers(arms(lost, SessionPlan()))
-    assert answer.use == "off" and answer.words.endswith("; failed each time: tiny-draft, gamma 8: no memory")
+    assert answer.use == "off" and answer.sentence.endswith("; failed each time: tiny-draft, gamma 8: no memory")
 
 
 def test_what_is_not_valid_pays_nowhere_and_takes_no_time() -> None:

@@ -26,7 +26,7 @@ from mlsd.hardware import apple_passes as passes
 from mlsd.outside import parse_toml, read_given
 from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import grouped
-from mlsd.trials.acceptance_meanings import WORDS, by_position, chance_for, rate_of
+from mlsd.trials.acceptance_meanings import DESCRIPTIONS, by_position, chance_for, rate_of
 from mlsd.trials.arms import Arm, arm_named, options_text
 from mlsd.trials.rates import total
 from mlsd.trials.results import ArmResult
@@ -140,7 +140,7 @@ class Stated(Record, frozen=True, kw_only=True):
             for end, share in outcomes((chance,), proposed).items():
                 ends[end] += share * n / _PARTS
         what = f"MGL {mgl:.2f} at gamma {gamma}"
-        return dict(ends), f"{said} as stated, {WORDS['proposed']}: {what}" if said else f"{what} as stated"
+        return dict(ends), f"{said} as stated, {DESCRIPTIONS['proposed']}: {what}" if said else f"{what} as stated"
 
 
 _PARTS = 10_000  # that rounds of two lengths are counted in

@@ -377,7 +377,7 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
     fastest = max(speculative, key=lambda p: p.speedup.value)
     shown = best if best.gamma else max(speculative, key=lambda p: (p.tested, p.speedup.value))
     sentence = (
-        f"{shown.setting} {'is predicted' if shown.effect is None else 'was measured'} at {shown.speedup.words()} times"
+        f"{shown.setting} {'is predicted' if shown.effect is None else 'was measured'} at {shown.speedup.text()} times"
     )
     sentence += " plain decoding, " + (
         f"and {shown.decided_by} decides" if shown.effect is None else f"{shown.speedup.n} blocks or prompts"
@@ -390,7 +390,7 @@ def _why(best: Prospect, speculative: Sequence[Prospect]) -> str:
             missing = "is tested by no public row"
         elif fastest.pays:
             missing = "may give less"
-        return f"{sentence}; {fastest.setting}, at {fastest.speedup.words()}, {missing}"
+        return f"{sentence}; {fastest.setting}, at {fastest.speedup.text()}, {missing}"
     return sentence
 
 

@@ -288,7 +288,7 @@ def between_dense(paired: PairedTrials) -> TestOutcome | None:
         return None
     more = _mean(both.assign(factor=both["speedup"] / both["speedup_small"]), 2)
     less = _mean(both.assign(factor=both["speedup_large"] / both["speedup"]), 2)
-    detail = f"The largest dense target's over it: {less.effect.words(3)}."
+    detail = f"The largest dense target's over it: {less.effect.text(3)}."
     meaning = "speedup of the mixture over that of the smallest dense target"
     ids = {*both["trial_id"], *both["trial_id_small"], *both["trial_id_large"]}
     outcome = more.outcome(meaning, pairs[pairs["trial_id"].isin(ids)], detail)
@@ -396,7 +396,7 @@ def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
     meaning = "measured speedup" if decides is speedup else "speedup if drafting took no time"
     other = free if decides is speedup else speedup
     name = "If drafting took no time" if decides is speedup else "Measured speedup"
-    outcome = decides.outcome(meaning, pairs, f"{name}: {other.effect.words(3)}.")
+    outcome = decides.outcome(meaning, pairs, f"{name}: {other.effect.text(3)}.")
     return outcome._replace(decision=decision)
 
 

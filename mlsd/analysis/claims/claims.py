@@ -173,12 +173,12 @@ def _of_plain_numbers(figures: _Figures) -> _Figures:
 
 def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials, n_loops: int) -> str:
     effect, pairs = outcome.effect, outcome.pairs
-    interval = effect.words(3, ends="(95 % {} to {})") + ("" if effect.low is not None else " (without an interval)")
+    interval = effect.text(3, ends="(95 % {} to {})") + ("" if effect.low is not None else " (without an interval)")
     against = "" if outcome.against is None else f", against {outcome.against:g}"
     targets, drafts = ", ".join(pairs["target"].unique()), ", ".join(_drafts(pairs))
     scope = [
         f"{targets} with {drafts}" if drafts else targets,
-        paired.place,
+        paired.machine_name,
         f"profile {paired.profile}" if paired.profile else "",
     ]
     texts, repeats = pairs["prompt"].nunique(), int(pairs.groupby("prompt")["repeat"].nunique().max())

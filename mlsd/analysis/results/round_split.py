@@ -39,8 +39,8 @@ class RoundSplit(Record, frozen=True, kw_only=True):
     rounds: int
     ms_per_round: dict[str, float]  # draft, verify, rollback, sample, other; they sum to the round
     inside_ms: dict[str, dict[str, float]]  # by part: what the method times itself, and what is left for the target
-    found: RoundKind | None  # rounds with a proposal, for methods that look proposals up
-    not_found: RoundKind | None
+    with_proposal: RoundKind | None  # rounds with a proposal, for methods that look proposals up
+    without_proposal: RoundKind | None
     timed: bool  # False: the times are not the method's
     fallbacks: tuple[str, ...]  # why drafts that should share the target's memory keep their own instead
 
@@ -54,11 +54,11 @@ def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> Roun
     for stored in trials:
         for name, value in stored.trial.stats.items():
             totals[name] += value
-    ms, found, not_found = whole.ms_per_round, None, None
+    ms, with_proposal, without_proposal = whole.ms_per_round, None, None
     if LOOKED_UP in totals:
         kinds = grouped(rounds, lambda stored: stored.proposed > 0)
-        found = _kind(total(kinds.get(True, ())), totals, "match")
-        not_found = _kind(total(kinds.get(False, ())), totals, "no_match")
+        with_proposal = _kind(total(kinds.get(True, ())), totals, "match")
+        without_proposal = _kind(total(kinds.get(False, ())), totals, "no_match")
     inside: dict[str, dict[str, float]] = {}
     for name, (part, label) in _INSIDE.items():
         if name in totals:
@@ -74,8 +74,8 @@ def round_split(trials: Sequence[Measured], rounds: Iterable[Sums] = ()) -> Roun
         rounds=whole.rounds,
         ms_per_round=ms,
         inside_ms=inside,
-        found=found,
-        not_found=not_found,
+        with_proposal=with_proposal,
+        without_proposal=without_proposal,
         timed=all(stored.trial.timed for stored in trials),
         fallbacks=tuple(sorted({stored.trial.fell_back for stored in trials if stored.trial.fell_back is not None})),
     )

@@ -127,7 +127,7 @@ def recommend(arms: Sequence[ArmResult], drafts: Mapping[str, str] | None = None
     """
     lines: list[str] = []
     for answer in server_answers(arms):
-        lines.append(f"{answer.words[0].upper()}{answer.words[1:]}.")
+        lines.append(f"{answer.sentence[0].upper()}{answer.sentence[1:]}.")
         ref = None if answer.best is None else answer.best.case.drafter.draft
         lines += flags_of(answer, None if ref is None else (drafts or {}).get(ref.id))
     return tuple(lines)

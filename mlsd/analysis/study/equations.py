@@ -83,12 +83,14 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
         (arm, drafted)
         for arm in arms
         if arm.question.source == "engine" and arm.case.drafter.name == DRAFT_MODEL
-        if arm.n_valid and arm.ratio is not None and (drafted := [one for one in arm.pairs if one.own.whole.proposed])
+        if arm.n_valid
+        and arm.ratio is not None
+        and (drafted := [one for one in arm.pairs if one.measured.whole.proposed])
     ]
     every = frames.pairs((one for _, drafted in chains for one in drafted), {}).set_index("trial_id", drop=False)
     every_equation = []
     for arm, drafted in chains:
-        pairs = every.loc[[one.own.id for one in drafted]]
+        pairs = every.loc[[one.measured.id for one in drafted]]
         every_equation.append(_of_times(arm, pairs, "rounds"))
         costs, gamma = costs_of(arm), arm.case.gamma
         if costs is not None and costs.step_ms and gamma + 1 in costs.verify_ms:

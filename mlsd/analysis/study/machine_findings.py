@@ -69,7 +69,7 @@ class Machine:
 
     key: str  # of the environment
     source: str  # path of the database, as hints name it
-    known: Evidence  # of this machine only
+    evidence: Evidence  # of this machine only
     timed: dict[str, tuple[CalibrationPoint, ...]]  # passes of every model with a curve T(k), by model key
     loads: dict[str, tuple[ExpertLoad, ...]]  # by model key
     reads: tuple[StreamRead, ...]  # of the newest bandwidth run
@@ -78,7 +78,7 @@ class Machine:
     shares: dict[tuple[str, str | None], tuple[PassShares, ...]]  # profiled passes by model key and drafting key
 
     def __bool__(self) -> bool:
-        return bool(self.known.passes or self.known.coverage or self.passes or self.shares)
+        return bool(self.evidence.passes or self.evidence.coverage or self.passes or self.shares)
 
     @property
     def width_sentences(self) -> list[str]:
@@ -88,7 +88,7 @@ class Machine:
     @property
     def certificates(self) -> dict[str, Certificate]:
         """What was shown of each width, by the name of the model."""
-        widths = self.known.widths.items()
+        widths = self.evidence.widths.items()
         return {self.name_of(model): shown for (machine, model), shown in widths if machine == self.key}
 
     def draft_step(self, case: Case) -> PassShares | None:
@@ -115,13 +115,13 @@ class Machine:
     def mixtures(self) -> tuple[Mixture, ...]:
         """Every mixture whose experts were counted. Raises AnalysisError when there is none."""
         mixtures = []
-        for key, coverage in self.known.coverage.items():
-            facts = self.known.models.get(key)
+        for key, coverage in self.evidence.coverage.items():
+            facts = self.evidence.models.get(key)
             if facts is not None and any(row.source == "text" for row in coverage):
                 table = coverage_table(coverage, facts, self.loads.get(key, ()))
                 mixtures.append(mixture(self.name_of(key), table, facts, self.timed.get(key, ())))
         if not mixtures:
-            some = next((facts.ref.id for facts in self.known.models.values() if facts.n_experts), "tiny-moe")
+            some = next((facts.ref.id for facts in self.evidence.models.values() if facts.n_experts), "tiny-moe")
             raise AnalysisError(
                 "No expert of a mixture was counted.",
                 hint=f"Count them: mlsd calibrate {quoted(some)} --db {quoted(self.source)}.",
@@ -143,10 +143,10 @@ class Machine:
     @cached_property
     def timed_passes(self) -> list[Pass]:
         """Every timed pass whose bytes are known, by model and k."""
-        mixtures = {one.name: one for one in (self.mixtures if self.known.coverage else ())}
+        mixtures = {one.name: one for one in (self.mixtures if self.evidence.coverage else ())}
         passes: list[Pass] = []
         for key in self.timed:
-            name, facts = self.name_of(key), self.known.models.get(key)
+            name, facts = self.name_of(key), self.evidence.models.get(key)
             rows = mixtures[name].coverage.rows if name in mixtures else ()
             if facts is not None:
                 passes += timed_passes(name, facts, self.curves[name], {row.window: row for row in rows})
@@ -167,17 +167,17 @@ class Machine:
 
     def name_of(self, key: str) -> str:
         """The model's id, with the start of its key where two files bear one id."""
-        facts = self.known.models.get(key)
+        facts = self.evidence.models.get(key)
         if facts is None:
             return key[:12]
-        same = [other for other in self.known.models.values() if other.ref.id == facts.ref.id]
+        same = [other for other in self.evidence.models.values() if other.ref.id == facts.ref.id]
         return facts.ref.id if len(same) == 1 else f"{facts.ref.id} [{key[:6]}]"
 
 
 def read_machine(store: Store, chosen: Chosen) -> Machine:
     """Everything of the chosen machine; of each kind the newest run."""
     key, runs = chosen.environment_key, {run.id: run for run in chosen.runs}
-    known = Evidence(
+    evidence = Evidence(
         passes={
             place: points
             for place, points in newest_passes(store, chosen.other_calibrations).items()
@@ -192,8 +192,8 @@ def read_machine(store: Store, chosen: Chosen) -> Machine:
     return Machine(
         key=key,
         source=str(store.path),
-        known=known,
-        timed={key: points for (_, key), points in known.passes.items() if is_curve(points)},
+        evidence=evidence,
+        timed={key: points for (_, key), points in evidence.passes.items() if is_curve(points)},
         loads=newest(store.figures(ExpertLoad), lambda load: load.model_key, runs),
         reads=tuple(r for run_id, r in store.figures(StreamRead) if run_id == last),
         passes=tuple(p for run_id, p in timed if run_id == last),

@@ -63,7 +63,7 @@ class Study:
     other_machines: tuple[Study, ...] = ()  # the other machines of the database, never pooled with this one
 
     @property
-    def place(self) -> str:
+    def machine_name(self) -> str:
         """The machine as a reader tells it from others."""
         machine, backend = self.environment.chip or self.environment.machine, self.environment.backend
         return f"{machine} ({backend})" if backend else machine
@@ -128,9 +128,9 @@ class Study:
     def plain_by_target(self) -> dict[str, ArmResult]:
         """Plain decoding of each target over all its texts, by its id: of suites A and C, else of the first suite."""
         by_target: dict[str, ArmResult] = {}
-        for one in sorted(self.pooled, key=lambda one: one.question.suite not in ("A", "C")):
-            if one.is_plain and one.tok_s is not None:
-                by_target.setdefault(one.case.target.id, one)
+        for arm in sorted(self.pooled, key=lambda arm: arm.question.suite not in ("A", "C")):
+            if arm.is_plain and arm.tok_s is not None:
+                by_target.setdefault(arm.case.target.id, arm)
         return by_target
 
     def _in_order(self, arms: list[ArmResult]) -> list[ArmResult]:
@@ -160,7 +160,7 @@ class Study:
             self.results,
             self.facts,
             {one.id: ratios[case] for one in self.stored if (case := one.trial.case_id) in ratios},
-            place=self.place,
+            machine_name=self.machine_name,
             profile=self.profile,
             memory_gb_s=None if memory is None else memory.best_gb_s,
         )
@@ -183,7 +183,7 @@ class Study:
     @cached_property
     def predictions(self) -> list[Equations]:
         """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
-        costs, key = self.machine.known, self.machine.key
+        costs, key = self.machine.evidence, self.machine.key
         return equations(self.pooled, lambda arm: costs.costs(key, arm.case.target, arm.case.drafter.draft))
 
     @cached_property
@@ -227,13 +227,13 @@ class Study:
     def arms(self) -> pd.DataFrame:
         """Each arm on each text, then over all texts of a suite."""
         pooled = [one for one in self.pooled if len(one.workloads) > 1]
-        return frames.made([*self.results, *pooled], ARM)
+        return frames.frame_of([*self.results, *pooled], ARM)
 
     @cached_property
     def baselines(self) -> pd.DataFrame:
         """Plain decoding of each target over all its texts, as table 4 of the page has it."""
         arms = self.plain_by_target
-        return frames.made((arms[target] for target in self.targets if target in arms), frames.BASELINES)
+        return frames.frame_of((arms[target] for target in self.targets if target in arms), frames.BASELINES)
 
     @cached_property
     def passes(self) -> pd.DataFrame:
@@ -244,7 +244,7 @@ class Study:
     @cached_property
     def bandwidth(self) -> pd.DataFrame:
         """What each pass reads, how fast, and what memory gave."""
-        return frames.made(self.read_passes, frames.BANDWIDTH)
+        return frames.frame_of(self.read_passes, frames.BANDWIDTH)
 
     @cached_property
     def experts(self) -> pd.DataFrame:
@@ -256,12 +256,12 @@ class Study:
     def claims(self) -> pd.DataFrame:
         """Every published claim with its decision here."""
         verdicts, _ = attempt(lambda: self.verdicts)
-        return frames.made(verdicts or (), frames.CLAIMS)
+        return frames.frame_of(verdicts or (), frames.CLAIMS)
 
     @cached_property
     def equations(self) -> pd.DataFrame:
         """Speedups that the study's equations give with measured inputs, beside measured ones."""
-        return frames.made(self.predictions, frames.EQUATIONS)
+        return frames.frame_of(self.predictions, frames.EQUATIONS)
 
     @cached_property
     def audit(self) -> Audit:

@@ -173,7 +173,7 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
     if result.outcome.interrupted:
         raise click.Abort
     for answer in result.answers:
-        note(f"Measured on {answer.text}: {answer.words}.")
+        note(f"Measured on {answer.text}: {answer.sentence}.")
     return Path(result.database)
 
 
@@ -191,7 +191,7 @@ def _flags(advice: TargetAdvice, target: str) -> Sequence[str]:
 def _print(advice: TargetAdvice, target: str) -> None:
     result = advice.recommendation
     for measured in advice.measured:
-        say(f"Measured here by {measured.subject} on {measured.text}: {measured.words}.")
+        say(f"Measured here by {measured.subject} on {measured.text}: {measured.sentence}.")
     say(_answer(result))
     if result.settles is not None:
         say(f"{result.settles}.")

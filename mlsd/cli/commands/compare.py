@@ -169,7 +169,7 @@ def _report(ctx: click.Context, comparison: Comparison, options: dict[str, Any],
     failures = _failures(comparison, options["fail_on"])
     printed: dict[str, Any] = msgspec.to_builtins(comparison)
     for finding, record in zip(printed["findings"], comparison.findings, strict=True):
-        finding.update({"words": record.sentence, "percent": record.percent})
+        finding.update({"sentence": record.sentence, "percent": record.percent})
     shown = comparison_table(comparison)
     if options["markdown"] is not None:
         parts = (markdown.escape(comparison.answer), markdown.table_text(shown), *map(markdown.escape, failures))

@@ -77,7 +77,7 @@ def list_arms(suite: str | None, db: Path | None, machine: str | None, settings:
     if not arms:
         note("Nothing was decoded into this database: see `mlsd report`.")
         return
-    print_table(arms_table(arms, f"{study.source}, {study.place}"))
+    print_table(arms_table(arms, f"{study.source}, {study.machine_name}"))
     for sentence in study.machine.width_sentences:
         say(sentence)
     say_warnings(study.warnings)
@@ -243,7 +243,7 @@ def claims(db: Path | None, machine: str | None, settings: str | None, as_json: 
         say((f"{verdict.decision:<18}  ", TONES[verdict.decision]), claim.text)
         say(f"    {verdict.sentence}")
         if verdict.decision == "not decided yet" and verdict.visible is not None:
-            say(f"    A difference of {verdict.visible.words} would have shown 4 times in 5.")
+            say(f"    A difference of {verdict.visible.text} would have shown 4 times in 5.")
         printed = f"    Printed ({claim.source}): {claim.printed}"
         if verdict.published_audit is not None:
             counts = ", ".join(f"{counted(n, 'row')} {word}" for word, n in verdict.published_audit.items() if n)

@@ -43,7 +43,7 @@ def gains(study: Study, *, narrow: bool = False) -> Figure:
             ax.plot(ends, [height, height], color=color, linewidth=2.4, solid_capstyle="butt", label="_interval")
         word = "a bound" if arm.control else arm.effect
         ax.plot([arm.ratio.value], [height], color=color, marker="o", markersize=6.5, linestyle="none", label=word)
-        value = arm.ratio.words(2, "x") + ("" if ends else " (one block)")
+        value = arm.ratio.text(2, "x") + ("" if ends else " (one block)")
         look: dict[str, Any] = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
         if narrow:  # both stand above the bar
             ax.text(0.0, height + 0.5, label, ha="left", **look)

@@ -48,7 +48,7 @@ def build_curves(comparison: Comparison) -> Figure:
     timings = [(int(k), f) for k, f in timed.items() if k.isdigit() and f.a and f.b]
     if not timings:
         raise AnalysisError("No pass was timed on both sides.", hint="`mlsd compare` times the widths of --rows.")
-    frame = frames.made(timings, (*columns("k:n=0; a:3=1.a; b:3=1.b"), column("change", "[3]", "", "1.change")))
+    frame = frames.frame_of(timings, (*columns("k:n=0; a:3=1.a; b:3=1.b"), column("change", "[3]", "", "1.change")))
     frame = frame.sort_values("k")
     figure, (left, right) = plot.canvas(columns=2)
     for i, (name, side) in enumerate((("a", comparison.a), ("b", comparison.b))):

@@ -65,7 +65,7 @@ def _swept(study: Study, y: str) -> pd.DataFrame:
     of_suites = [arm for arm in valid if arm.question.suite in ("B", "D")]
     arms = of_suites or [arm for arm in valid if arm.case.drafter.name == DRAFT_MODEL] or valid
     active = {name: facts.n_parameters_active for name, facts in study.facts.items()}
-    frame = frames.made(arms, ARM).assign(
+    frame = frames.frame_of(arms, ARM).assign(
         label=arm_labels(arms, lambda arm: f"{arm.case.target.id} + {arm.label}"),
         active=[(active.get(arm.case.target.id) or float("nan")) / 1e9 for arm in arms],
     )
@@ -88,7 +88,7 @@ def _printed(study: Study) -> pd.DataFrame:
         column("our_target", of=lambda row: ours.get(row["target"])),
         column("our_draft", of=lambda row: ours.get(row["draft"])),
     )
-    return frames.made(study_rows(study), from_row)
+    return frames.frame_of(study_rows(study), from_row)
 
 
 def _lines(arms: pd.DataFrame, printed: pd.DataFrame, x: str, y: str) -> Figure:

@@ -30,7 +30,7 @@ def environment(*, escape: bool = True) -> Environment:
         "num": significant,
         "pct": lambda share, digits=0: format_percent(share, digits),
         "size": lambda n: format_bytes(round(n)),
-        "ends": lambda estimate, digits=2: estimate.words(digits, ends="(95 % {} to {})"),
+        "ends": lambda estimate, digits=2: estimate.text(digits, ends="(95 % {} to {})"),
         "shell": quoted,
     }
     templates.filters |= filters

@@ -75,7 +75,7 @@ def _network(study: Study, key: str, part: str | None) -> str:
 
 def round_table(case: Case, split: RoundSplit) -> Table:
     """The parts of a method's rounds and what is known inside them, over all rounds and by what a look-up gave."""
-    kinds = {"with a proposal": split.found, "without": split.not_found}
+    kinds = {"with a proposal": split.with_proposal, "without": split.without_proposal}
     of_kinds = {label: {"rounds": kind.rounds, **kind.ms} for label, kind in kinds.items() if kind is not None}
     ms = {"rounds": split.rounds, "round": sum(split.ms_per_round.values())}
     for part, part_ms in split.ms_per_round.items():

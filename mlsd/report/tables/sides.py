@@ -18,7 +18,7 @@ _WIDEST = 10.0  # of an interval that says anything
 def machine_table(study: Study) -> Table:
     """Every target on every machine, each with its own interval."""
     studies = (study, *study.other_machines)
-    machines = [each.place for each in studies]
+    machines = [each.machine_name for each in studies]
     names = [f"{m} {each.machine.key[:6]}" if machines.count(m) > 1 else m
              for m, each in zip(machines, studies, strict=True)]  # fmt: skip
     return table(

@@ -47,16 +47,16 @@ def test_rollback_is_sync_the_drafts_part_and_what_is_left_for_the_target() -> N
     assert split.inside_ms["draft"] == {"draft forward": 0.75}
     assert split.inside_ms["rollback"] == {"sync": 0.5, "draft's checkpoint": 1.0, "target's checkpoint": 0.5}
     assert sum(split.inside_ms["rollback"].values()) == split.ms_per_round["rollback"]
-    assert (split.found, split.not_found) == (None, None)
+    assert (split.with_proposal, split.without_proposal) == (None, None)
     assert split.timed
 
 
 def test_rounds_with_and_without_a_proposal_are_split_with_their_look_ups() -> None:
     split = split_of(trial(made(4, draft_ms=3), made(0, 1, 0), made(0, 1, 0), stats=LOOKED))
-    assert split.found is not None and split.not_found is not None
-    assert (split.found.rounds, split.not_found.rounds) == (1, 2)
-    assert (split.found.ms["look-up"], split.not_found.ms["look-up"]) == (3.0, 1.0)
-    assert (split.found.ms["round"], split.not_found.ms["round"]) == (15.5, 11.5)
+    assert split.with_proposal is not None and split.without_proposal is not None
+    assert (split.with_proposal.rounds, split.without_proposal.rounds) == (1, 2)
+    assert (split.with_proposal.ms["look-up"], split.without_proposal.ms["look-up"]) == (3.0, 1.0)
+    assert (split.with_proposal.ms["round"], split.without_proposal.ms["round"]) == (15.5, 11.5)
     assert split.inside_ms["draft"]["look-up"] == pytest.approx(5 / 3)
 
 
@@ -69,7 +69,7 @@ def test_search_and_tree_stand_apart_where_a_method_times_both() -> None:
         "tree_ns": 2.0 * MS,
     }
     split = split_of(trial(made(4, 3), made(0), made(0), stats=stats))
-    assert split.found is not None and split.not_found is not None
-    assert (split.found.ms["search"], split.found.ms["tree"]) == (1.0, 2.0)
-    assert (split.not_found.ms["search"], split.not_found.ms["tree"]) == (1.0, 0.0)
+    assert split.with_proposal is not None and split.without_proposal is not None
+    assert (split.with_proposal.ms["search"], split.with_proposal.ms["tree"]) == (1.0, 2.0)
+    assert (split.without_proposal.ms["search"], split.without_proposal.ms["tree"]) == (1.0, 0.0)
     assert split.inside_ms["draft"] == {"search": 1.0, "tree": pytest.approx(2 / 3)}

@@ -61,7 +61,7 @@ def test_a_model_calibrated_as_target_and_then_as_draft_keeps_both(tmp_path: Pat
         "tiny-draft": 1.0,
         "tiny-moe-q4_0": 9.0,
     }
-    costs = found.known.costs(environment_key(MACHINE), MOE.ref, DRAFT.ref)
+    costs = found.evidence.costs(environment_key(MACHINE), MOE.ref, DRAFT.ref)
     assert costs is not None
     assert (costs.step_ms, costs.pair_ms) == (1.1, 1.5)
 
