@@ -93,7 +93,7 @@ def test_ctrl_c_ends_with_130_leaves_no_process_and_the_same_command_goes_on(mls
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
         assert process.wait(30) == 130
-    assert "the same command continues where it stopped" in rest
+    assert "what had ended is kept; the same command can be given again" in rest
     left = psutil.wait_procs(workers, timeout=20)[1]
     assert not left, "a worker outlived its run"
     resumed = json.loads(mlsd(*command, "--json").out)["outcome"]
