@@ -62,7 +62,7 @@ heavy: $(VENV)/.developer ## The tests that take minutes: whole pages, simulatio
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile -m heavy $(ARGS)
 
 check: $(VENV)/.developer ## Lint, types and the quick tests
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not heavy and not native" $(ARGS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not heavy and not native and not slow" $(ARGS)
 
 nightly: $(VENV)/.developer ## The property tests with examples drawn anew; what it finds becomes an @example
 	@$(BIN)/pytest -n $(JOBS) --hypothesis-profile anew -m hypothesis $(ARGS)

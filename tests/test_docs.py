@@ -325,6 +325,7 @@ def test_a_kept_self_check_names_no_person_machine_or_folder(path: Path) -> None
     assert not re.search(r"/(home|Users|root|work|tmp)/", text) and platform.node() not in text
 
 
+@pytest.mark.slow
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

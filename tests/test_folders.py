@@ -78,6 +78,7 @@ def odd_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "file"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "command"),
     [

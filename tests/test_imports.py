@@ -113,11 +113,13 @@ def test_no_folder_is_a_list() -> None:
     assert not {str(folder.relative_to(ROOT)): n for folder, n in count.items() if n > MOST_MODULES}
 
 
+@pytest.mark.slow
 def test_every_room_says_what_it_owns() -> None:
     for module, path in FILES.items():
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{module} has no docstring"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(FILES))
 def test_heavy_libraries_come_in_through_their_one_door(module: str) -> None:
     place = str(FILES[module].relative_to(PACKAGE))
@@ -151,6 +153,7 @@ def _loaded(tmp_path: Path, *words: str) -> set[str]:
     return set(out.rpartition("LOADED")[2].split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -163,6 +166,7 @@ def test_help_and_missing_files_load_no_heavy_library(tmp_path: Path, words: str
     assert not heavy & _loaded(tmp_path, *words.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

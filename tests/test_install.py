@@ -156,6 +156,7 @@ def test_amx_that_dies_is_found_before_compiling(
     assert ("AMX" in capfd.readouterr().out) == (chosen != compiled_with)
 
 
+@pytest.mark.slow
 @amx
 def test_the_program_that_tries_amx_is_compiled() -> None:
     command = ["c++", "-O2", "-mamx-tile", "-x", "c++", "-", "-fsyntax-only"]
@@ -211,12 +212,14 @@ def test_the_gate_compiles_where_a_build_fails_and_once_more_where_a_compiled_on
     assert list(answers) == [], "asked again after compiling"
 
 
+@pytest.mark.slow
 def test_a_build_that_dies_is_known_by_what_the_gate_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(LIBRARIES_VARIABLE, str(faulty_build(tmp_path / "lib", ABORTS)))
     assert setup._DIED in (setup._refusal() or "")
 
 
+@pytest.mark.slow
 def test_a_process_that_metal_gives_no_gpu_is_told_so_and_nothing_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +280,7 @@ def test_make_asks_the_gate_after_it_installed() -> None:
     assert places == sorted(places), steps
 
 
+@pytest.mark.slow
 def test_a_long_step_prints_that_it_continues(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

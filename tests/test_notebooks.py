@@ -89,6 +89,7 @@ def test_the_database_is_small_whole_and_names_no_place_of_its_maker() -> None:
     assert study.bandwidth.loc[study.bandwidth["source"] == "known bytes", "model"].nunique() == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=lambda words: words[0])
 def test_the_commands_that_make_the_database_are_commands(words: list[str], tmp_path: Path) -> None:
     assert parsed(shlex.join(("mlsd", *words))).startswith(f"mlsd {words[0]}") and words[-2:] == [

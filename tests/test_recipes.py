@@ -63,6 +63,7 @@ def test_the_copy_is_what_runs(tree: Path, python: Python) -> None:
     assert python("-c", "import mlsd; print(mlsd.__file__)").strip() == str(tree / "mlsd" / "__init__.py")
 
 
+@pytest.mark.slow
 def test_a_method_is_one_file_and_one_line(tree: Path, edit: Edit, python: Python) -> None:
     shutil.copy(ROOT / "docs" / "new_method.py", tree / "mlsd" / "drafters" / "lookup" / "new_method.py")
     line = "METHODS: dict[str, KnownMethod] = {"
@@ -70,12 +71,14 @@ def test_a_method_is_one_file_and_one_line(tree: Path, edit: Edit, python: Pytho
     assert "Source:" in python("-m", "mlsd", "models", "methods", "bigram")
 
 
+@pytest.mark.slow
 def test_a_chip_is_one_line(edit: Edit, python: Python) -> None:
     edit("mlsd/hardware/chips.py", "CHIPS: tuple[Chip, ...] = (", '    *_bins("Apple M9", (12,), 180, 32),')
     asked = ("audit", "speed", "25", "--model", "Qwen3.5-9B Q4_K_M", "--chip", "M9")
     assert "180" in python("-m", "mlsd", *asked, "--json")
 
 
+@pytest.mark.slow
 def test_a_column_of_arms_is_one_line(edit: Edit, python: Python) -> None:
     line = '    column("decision", "", "the effect in words, or why the arm left the race"),'
     edit("mlsd/trials/fields.py", line, '    column("twice", "n", "twice the trials", lambda arm: 2 * arm.n_trials),')
@@ -99,6 +102,7 @@ def test_a_field_of_a_trial_is_one_line(edit: Edit, python: Python) -> None:
     assert "'watts'" in python("-c", code)
 
 
+@pytest.mark.slow
 def test_a_model_is_one_entry(tree: Path, python: Python) -> None:
     with (tree / "gguf_manifest.toml").open("a", encoding="utf-8") as file:
         file.write(
@@ -108,6 +112,7 @@ def test_a_model_is_one_entry(tree: Path, python: Python) -> None:
     assert "new-model" in python("-m", "mlsd", "models", "show", "new-model")
 
 
+@pytest.mark.slow
 def test_a_suite_is_one_file(tree: Path, python: Python) -> None:
     text = (tree / "suites" / "b.toml").read_text(encoding="utf-8")
     (tree / "suites" / "h.toml").write_text(text.replace('name = "B"', 'name = "H"'), encoding="utf-8")

@@ -31,6 +31,7 @@ def test_groups_weigh_equally_and_one_group_has_no_interval() -> None:
         mean_over([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [4, 6, 12])
 def test_claimed_smallest_effects_are_the_exact_ones_and_are_seen_four_times_in_five(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -79,6 +80,7 @@ def test_groups_needed_are_those_of_the_tables_and_more_where_the_spread_is_a_gu
     assert groups_needed(1e-9, 1.0, 4, student, 0.8, 1_000) is None
 
 
+@pytest.mark.slow
 def test_promised_groups_keep_their_promise_though_the_spread_was_guessed_from_few() -> None:
     rng, effect, freedom = np.random.default_rng(5), 0.05, 7
     n_found = 0

@@ -95,6 +95,7 @@ def reference_difference(context: LlamaContext, name: str, stored: dict[str, np.
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_llama_cpp_computes_what_pytorch_computed(name: str, stored: dict[str, np.ndarray], tmp_path: Path) -> None:
     # Flash attention on a CPU rounds to float16 inside, and so do keys and values by default: 2e-3 in logits, where

@@ -24,6 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / done.stdout.split()[-1]
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_every_data_file_of_the_checkout(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"mlsd/data/suites/{path.name}" for path in (ROOT / "suites").glob("*.toml")}

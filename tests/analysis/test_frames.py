@@ -75,6 +75,7 @@ def test_outcomes_hold_the_same_sums_as_the_rounds_of_valid_trials(study: Path) 
     assert outcomes["verify_ns"].sum() == sum(r.verify_ns for r in every)
 
 
+@pytest.mark.slow
 def test_every_frame_of_a_study_has_exactly_the_columns_that_are_declared(tmp_path: Path) -> None:
     study = mlsd.open_study(whole_study(tmp_path / "s.sqlite"))
     for name, fields in frames.FRAMES.items():

@@ -54,6 +54,7 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 PARTS = ("results", "tables", "pair_fits", "curve_fits", "claims", "equations", "audit", "notes", "answer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_a_stored_study_says_what_it_said(study: tuple[str, Study], part: str) -> None:
     name, stored = study

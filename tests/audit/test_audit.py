@@ -66,6 +66,7 @@ def test_all_eighteen_speculative_rows_of_the_study_are_impossible_by_three_rule
     assert of["section 4.1"]["more_bandwidth_than_the_chip"].figures["needed_gb_s"] > 1100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", published.names())
 def test_each_row_of_each_published_table_has_its_verdict_for_its_reason(name: str) -> None:
     expected = json.loads((Path(__file__).parent / "data" / "verdicts.json").read_text())[name]
@@ -96,6 +97,7 @@ def test_no_honest_row_on_a_mac_is_doubted_and_each_false_one_is_found_or_not_ju
     assert [(row.identity["table"], row.identity["gamma"]) for row in capped] == [("mlxcel 1613", 7)]
 
 
+@pytest.mark.slow
 def test_a_ratio_to_another_column_is_a_slip_and_a_speedup_above_one_drafted_token_names_the_rate_that_fits() -> None:
     vllm = audit("vllm", published.context(published.load("vllm-eagle")))
     assert flagged(vllm, "figures_disagree") == ["llama-3.1-8b, eagle, gamma 5", "llama-3.1-8b, eagle, gamma 6"]
@@ -214,6 +216,7 @@ def test_a_corrupted_table_is_found(kind: str, tmp_path: Path) -> None:
     assert impossible >= 0.9 or kind not in ROLLBACK
 
 
+@pytest.mark.slow
 def test_halved_acceptance_shows_in_the_slope_of_a_table_whose_every_row_is_within_its_bounds(tmp_path: Path) -> None:
     world, halve = CORRUPTED["acceptance x 0.5 in all cases"]
     fitted = {}
@@ -234,6 +237,7 @@ def test_the_noise_of_a_table_is_that_of_its_baselines_whatever_its_suspects_do(
     assert len(noises) == 1 and noises.pop() < 0.03
 
 
+@pytest.mark.slow
 def test_a_table_whose_drafts_may_end_is_not_taken_for_one_of_full_drafts_by_a_few_digits(tmp_path: Path) -> None:
     for seed in range(20):
         rows = simulate(ordinary(seed, full_drafts=False, rate_digits=2))
@@ -324,6 +328,7 @@ DRAFTED = msgspec.structs.replace(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -364,6 +369,7 @@ def test_a_bound_that_the_mean_of_repeats_breaks_says_so_in_figures_that_break_i
     assert finding.figures["round_ms"] < finding.figures["target_pass_ms"] + finding.figures["draft_ms"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "gamma", "mgl", "verdict"),
     [("dflash", 15, 4.0, "possible"), ("draft-tree", 48, 3.0, "possible"), ("draft-model", 15, 4.0, "impossible")],
@@ -380,6 +386,7 @@ def test_a_block_costs_one_pass_of_its_draft_a_level_of_a_tree_one_and_a_token_o
     assert audit("t", context).rows[1].verdict == verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "lossless", "verdict"),
     [

@@ -66,6 +66,7 @@ def test_every_input_of_the_folder_has_its_verdict_here() -> None:
     assert {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()} == set(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_an_input_as_people_write_it_has_its_verdict_and_sentence(name: str) -> None:
     verdicts, sentence = CASES[name]
@@ -74,6 +75,7 @@ def test_an_input_as_people_write_it_has_its_verdict_and_sentence(name: str) -> 
     assert sentence.lower() in sentences(result).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tok_s", "model", "chip", "verdict", "sentence"),
     [

@@ -37,6 +37,7 @@ def test_of_478_rows_kept_aside_none_is_impossible_and_two_that_contradict_each_
     assert counts["possible"] >= 190 and counts.total() >= 478
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["program", "colour"])
 def test_a_table_of_failed_decodes_is_refuted_whether_or_not_it_says_that_two_programs_ran_it(
     tmp_path: Path, program: str
@@ -87,6 +88,7 @@ def test_a_page_of_a_paper_is_read_with_its_captions_two_levels_of_heads_and_cel
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "n"), [(TABLE_5, 5), (TABLE_6, 4)])
 def test_the_figures_of_a_published_study_are_judged_as_the_one_that_ships(tmp_path: Path, table: str, n: int) -> None:
     result = judged(tmp_path, table)
@@ -94,6 +96,7 @@ def test_the_figures_of_a_published_study_are_judged_as_the_one_that_ships(tmp_p
     assert any("are those of Does Speculative Decoding Help Mixture-of-Experts?" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_the_answers_of_a_log_are_no_repeats_and_what_failed_to_decode_refutes_the_next(tmp_path: Path) -> None:
     answer = (
         "prompt eval time = 9 ms / {} tokens\n eval time = 900 ms / 99 tokens ( 9 ms per token, {} tokens per second)\n"
@@ -240,6 +243,7 @@ CASES: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "verdicts", "sentence"), CASES)
 def test_each_row_of_a_table_has_its_verdict_and_reason(
     tmp_path: Path, text: str, verdicts: str, sentence: str
@@ -250,6 +254,7 @@ def test_each_row_of_a_table_has_its_verdict_and_reason(
     assert sentence in "\n".join([*result.notes, *last.missing, *(found.sentence for found in last.findings)])
 
 
+@pytest.mark.slow
 def test_a_given_peak_bounds_any_model_whose_size_is_stated_or_says_that_it_cannot(tmp_path: Path) -> None:
     table = f"{_STUDY},model_gb\n{{}},none,0,256,{{}},{{}}\n"
     for cells, verdict in (

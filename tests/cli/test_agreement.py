@@ -267,6 +267,7 @@ def test_suites_say_the_same_on_every_surface_and_other_sessions_change_nothing(
 # --- a server -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_says_the_same_in_its_report(served: ServerResult) -> None:
     study = study_of(served.database)
     (drafted,) = [one for one in served.results if not one.is_plain]

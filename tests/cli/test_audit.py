@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from mlsd.cli.main import cli
@@ -13,6 +14,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["audit", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_the_study_is_audited_by_name_and_its_impossible_rows_are_printed() -> None:
     result = run("published", "study")
     assert result.exit_code == 0
@@ -31,6 +33,7 @@ def test_json_gives_each_row_its_identity_verdict_and_rules() -> None:
     assert row["verdict"] in {"possible", "suspicious", "impossible", "not judged"}
 
 
+@pytest.mark.slow
 def test_a_csv_is_audited_and_strict_makes_an_impossible_row_an_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text(HEADER + "m,none,0,64,50.0,\nm,d,4,64,60.0,0.5\n")
@@ -63,6 +66,7 @@ def test_published_without_a_name_lists_what_ships() -> None:
     assert any(note.startswith("mac-2026: ") for note in json.loads(run("published", "--json").stdout)["notes"])
 
 
+@pytest.mark.slow
 def test_a_database_and_standard_input_are_audited_as_a_file_is(tmp_path: Path) -> None:
     path = write_study(tmp_path / "s.sqlite", Study(arms=(Arm(),)))
     assert run(str(path)).output == run("study", "--db", str(path)).output

@@ -81,6 +81,7 @@ def test_verbose_says_where_an_error_arose(mlsd: Mlsd, tmp_path: Path) -> None:
     assert "in check_model" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
 def test_a_full_device_is_one_message() -> None:
     with Path("/dev/full").open("w") as full:
@@ -90,6 +91,7 @@ def test_a_full_device_is_one_message() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_any_more_ends_the_command_in_silence() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -144,6 +146,7 @@ def test_a_polite_end_is_heard_as_ctrl_c_is_and_told_apart_by_its_code(number: s
     assert (done.returncode, done.stdout) == (code, "interrupted\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands(tmp_path: Path) -> None:
     variables = {"_MLSD_COMPLETE": "bash_complete", "COMP_WORDS": "mlsd models make s", "COMP_CWORD": "3"}
     done = process(stdout=subprocess.PIPE, env={**os.environ, **variables})

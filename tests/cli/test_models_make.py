@@ -19,6 +19,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["models", "make", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_tiny_writes_the_whole_set_and_lists_it_as_json(tmp_path: Path) -> None:
     files = json.loads(run("tiny", "-o", str(tmp_path), "--json").stdout)["files"]
     assert len(TINY_SET) == 17

@@ -142,6 +142,7 @@ def test_fits_are_printed_with_what_they_predict(mlsd: Mlsd, fitted: Path) -> No
     assert not any("T(k) of" in line for line in lines), "no pass was timed"
 
 
+@pytest.mark.slow
 def test_eighty_columns_keep_what_was_measured_and_predicted(fitted: Path) -> None:
     study = mlsd_library.open_study(fitted)
     shown = terminal.render(equation_table(study.predictions), width=80)

@@ -60,6 +60,7 @@ def test_a_draft_that_ended_early_and_stood_takes_half_of_what_it_is_short() -> 
     assert lengths(3, 12, *up, *[(4, 4)] * 25)[-2:] == [5, 4]  # -1 each
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 8), st.integers(1, 16), st.integers(2, 200), st.lists(st.floats(0, 1), min_size=200, max_size=200)
 )
@@ -95,6 +96,7 @@ def test_every_method_that_drafts_chains_takes_it_and_says_what_it_means() -> No
         resolve_spec(parse_drafter("pld:adaptive=-1"))
 
 
+@pytest.mark.slow
 def test_adaptive_among_gammas_is_an_arm_with_a_name_whose_drafts_follow_the_rule(tmp_path: Path) -> None:
     request = bench_request(
         "tiny-dense", drafters=("oracle",), gammas=(2, "adaptive"), prompts=("copy",), n_predict=96, repeats=1,

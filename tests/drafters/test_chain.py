@@ -123,6 +123,7 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         yield arena
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree:depth=3,top_k=4"])
 @pytest.mark.parametrize("temperature", [0.0, 50.0])
 @pytest.mark.parametrize(("n_target", "n_draft"), [(480, 600), (600, 480)])

@@ -42,6 +42,7 @@ def test_public_figures_lie_in_the_range(model: str, chip: str, engine: passes.E
     assert 1 / factor < there.plain_ms(model_work) * tok_s / 1e3 < factor
 
 
+@pytest.mark.slow
 def test_rows_that_nothing_was_fitted_to_lie_in_the_range_and_none_is_decided_wrongly() -> None:
     asked = published.kept_aside()
     assert {row.stated for row in asked} == {True, False}, "rounds as long as they propose, and drafts ended by p_min"
@@ -57,6 +58,7 @@ def test_more_bytes_older_chips_and_more_rows_take_longer() -> None:
     assert new.prefill_ms(small) < old.prefill_ms(small) < old.plain_ms(small)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chip", ["M1 Max", "M2 Ultra", "M4 Pro"])
 def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: str) -> None:
     def lengths(quant: str, build: int = 0) -> list[float]:
@@ -82,6 +84,7 @@ def test_a_wider_pass_costs_more_by_how_weights_are_stored_and_by_build(chip: st
 NEW = (*chips._bins("Apple M6 Pro", (20,), 350, 64), *chips._bins("Apple M10", (12,), 200, 32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", dict.fromkeys(chip.name for chip in (*chips.CHIPS, *NEW) if chip.peak_bandwidth_gb_s))
 @pytest.mark.parametrize("engine", ["llama.cpp", "mlx"])
 def test_every_chip_of_the_table_is_advised_and_planned_for(
@@ -154,6 +157,7 @@ def test_a_prediction_block_reads_one_layer_and_the_lm_head() -> None:
     assert head_work(target, "pld") is None
 
 
+@pytest.mark.slow
 def test_the_constants_are_those_that_the_published_tables_give() -> None:
     plain, rounds, shipped = published.plain_rows(), published.round_rows(), constants()
     fitted = published.fit_rounds(rounds, published.fit_prefill(plain, published.fit_plain(plain, shipped)))

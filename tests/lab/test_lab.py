@@ -184,6 +184,7 @@ def refused(capfd: pytest.CaptureFixture[str], *line: str) -> str:
     return answer
 
 
+@pytest.mark.slow
 def test_an_unknown_host_and_a_missing_or_foreign_certificate_are_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

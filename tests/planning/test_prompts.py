@@ -29,6 +29,7 @@ def test_the_four_prompts_come_first_and_each_loads_under_its_workload():
         assert prompt.text == prompt.text.strip()
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60), st.integers(min_value=1, max_value=80))
 def test_an_exact_prompt_is_a_prefix_of_the_texts_tokens_or_a_clear_error(text, n_tokens):
     tokens = by_byte(text)

@@ -63,6 +63,7 @@ def test_a_figure_of_nothing_says_what_is_missing(nothing: Study, entry: tuple) 
     assert len(str(caught.value)) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["$x_{", "a<b>&\"c'", "名前", "=HYPERLINK(1)"])
 def test_a_strange_model_name_is_shown_as_it_is(tmp_path: Path, name: str) -> None:
     target = msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, id=name))
@@ -127,6 +128,7 @@ def test_a_curve_shows_its_kernel_step_and_names_its_model() -> None:
     assert 8.5 in {x[0] for x in data if len(x) == 2 and x[0] == x[1]}
 
 
+@pytest.mark.slow
 def test_theory_and_count_stand_together() -> None:
     mixed = mixture("mix", coverage_table(routed(0.5), MIXTURE), MIXTURE, points({1: 10.0, 2: 15.0, 4: 24.0}))
     svg = plot.render(lambda: expert_shares([mixed, mixed, mixed]), "e")

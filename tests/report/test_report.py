@@ -77,6 +77,7 @@ ASKED = {
 KEPT = "--profile tiny --model 'moe-q8=my moe.gguf' --gamma 4,8 --n-predict 24"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompts", "more"),
     [(("code",), "--repeats 4 --n-threads 1 --cool-down 2"),
@@ -105,6 +106,7 @@ def test_after_an_interrupt_the_next_command_is_the_one_that_was_interrupted(tmp
     assert step.command == f"mlsd run B {KEPT} --repeats 2 --limit 9 --n-threads 1 --cool-down 2 --db {path}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_commands_of_a_page_name_files_from_the_root_for_it_is_read_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +126,7 @@ def test_of_a_study_that_nobody_here_asked_for_nothing_is_next(tmp_path: Path) -
     assert next_step(study, of_the_study(study)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suites", "unmeasured", "command"),
     [
@@ -151,6 +154,7 @@ def test_the_next_command_measures_a_claim_that_was_not_measured_if_it_can_here(
         assert step.command == f"{head} --profile tiny --n-threads 1{changed} --db {tmp_path / 's.sqlite'}"
 
 
+@pytest.mark.slow
 def test_speedup_and_verdict_over_depth_stand_in_a_table_and_a_sentence(tmp_path: Path) -> None:
     measured = [
         (of, one)
@@ -184,6 +188,7 @@ def test_a_page_of_anything_else_opens_with_the_answer(study: Study) -> None:
         assert "gamma: the draft length, in tokens; MGL: tokens per round" in form
 
 
+@pytest.mark.slow
 def test_the_page_fetches_nothing(written: str) -> None:
     tags = Tags(written)
     assert all(link.startswith(("#", "data:")) for link in tags.links)
@@ -227,6 +232,7 @@ def test_the_failed_and_the_invalid_trial_are_in_the_table_with_their_reason(stu
     assert "llama_decode returned 1" in reasons and "the output differs" in reasons
 
 
+@pytest.mark.slow
 def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     target = msgspec.structs.replace(MOE, ref=msgspec.structs.replace(MOE.ref, id=HOSTILE))
     measured = []
@@ -282,6 +288,7 @@ def test_flags_to_copy_stand_beside_the_answer_those_to_switch_on_first(page: Pa
     assert written.index("<span>--spec-draft-n-max</span> <span>4</span>") < written.index("What disturbs the answer")
 
 
+@pytest.mark.slow
 def test_invalid_trials_are_named_in_red_with_what_they_would_have_claimed(tmp_path: Path) -> None:
     measured = blocks(MOE, repeats=3, prompts=("code",), gammas=(4,))
     lost = Losslessness(verdict="diverged", n_compared=24, first_difference=3)
@@ -331,6 +338,7 @@ def test_very_many_trials_are_cut_with_a_word_about_it(study: Study) -> None:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_page_text_and_figures(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, repeats=2, prompts=("code",), gammas=(4,)))
     result = CliRunner().invoke(command, ["--db", str(path), "-o", str(tmp_path / "out"), "--json"])

@@ -259,6 +259,7 @@ def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
     assert "untested" in notes and "compared as text" in notes
 
 
+@pytest.mark.slow
 def test_a_server_that_tells_nothing_of_drafting_is_not_called_plain(tmp_path: Path) -> None:
     with FakeServer("mlx") as plain, FakeServer("mlx") as other:
         given: dict[str, Any] = {"n_predict": 4, "repeats": 1, "engine": ONE_THREAD}

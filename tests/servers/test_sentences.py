@@ -67,6 +67,7 @@ def test_lm_studio_is_told_a_model_by_its_name(tmp_path: Path) -> None:
     assert named[1] == "LM Studio: Speculative Decoding > Draft Model small-q4, Drafting Max Size 3."
 
 
+@pytest.mark.slow
 def test_whether_a_text_differs_and_whether_it_is_faster_are_two_answers(tmp_path: Path) -> None:
     trials = [trial(case("ar", gamma=0), n, 100) for n in range(5)]
     trials += [trial(case("sd", gamma=4), n, 167 + 0.1 * n, "not_judged") for n in range(5)]
@@ -80,6 +81,7 @@ def test_whether_a_text_differs_and_whether_it_is_faster_are_two_answers(tmp_pat
     assert all(arm.ratio is not None or arm.impossible for arm in result.results if not arm.is_plain)
 
 
+@pytest.mark.slow
 def test_of_two_servers_a_plain_one_drafts_nothing(tmp_path: Path) -> None:
     with FakeServer() as first, FakeServer(draft=True) as other:
         result = serve(ServerRequest(rivals=(first.url, other.url), **SHORT), tmp_path / "s.sqlite")
@@ -103,6 +105,7 @@ def test_only_llama_cpp_python_is_said_to_break_off_where_its_speculation_fails(
 _HALF = b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {"choices": [{"text": "The"}]}\n\n'
 
 
+@pytest.mark.slow
 def test_a_server_with_fewer_slots_than_requests_is_named_and_their_rows_are_told_apart(tmp_path: Path) -> None:
     given = {**SHORT, "prompts": ("code", "factual"), "parallel": (1, 2)}
     with FakeServer() as plain, FakeServer(draft=True) as other:
@@ -124,6 +127,7 @@ def test_the_flags_name_the_draft_that_won() -> None:
     assert "a.gguf" not in " ".join(second)
 
 
+@pytest.mark.slow
 def test_where_nothing_could_be_measured_a_repeat_is_not_advised_and_the_exit_code_is_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +140,7 @@ def test_where_nothing_could_be_measured_a_repeat_is_not_advised_and_the_exit_co
     assert code == 2 and "What decides it" not in said and "Measuring again as it is decides nothing" in said
 
 
+@pytest.mark.slow
 def test_what_would_decide_it_is_told_of_requests_alone_though_several_at_once_are_decided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +151,7 @@ def test_what_would_decide_it_is_told_of_requests_alone_though_several_at_once_a
     assert ("Not decided yet" in said) == ("What decides it" in said), said
 
 
+@pytest.mark.slow
 def test_trials_too_short_to_decide_are_repeated_with_more_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_calls_with_one_question_are_one_session_that_goes_on_with_its_blocks(be
     assert counts == [[(2, 2)] * 2, [(5, 5)] * 2, [(2, 2)] * 2]
 
 
+@pytest.mark.slow
 def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoever_asked_before(tmp_path: Path) -> None:
     with FakeServer() as plain, Remembering() as drafting:
         for _ in range(2):  # the second time it knows every prompt of the first
@@ -118,6 +119,7 @@ def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoeve
             assert any("carries what it drafted from" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_plain_server_that_drafts_and_one_of_another_model_are_found(tmp_path: Path) -> None:
     with FakeServer(draft=True) as server, FakeServer() as other:
         ends = connect(server.url, 5.0), connect(other.url, 5.0)
@@ -177,6 +179,7 @@ def test_a_fault_of_one_server_is_found_every_time(
     assert not reasons(result, "ar")
 
 
+@pytest.mark.slow
 def test_a_fast_clock_is_not_believed(behind: Measure) -> None:
     def fast(event: Event) -> Event:
         return timings(event, predicted_ms=event["timings"]["predicted_ms"] / 10)

@@ -37,6 +37,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -124,6 +125,7 @@ def test_a_whole_study_loses_no_trial(tmp_path: Path) -> None:
         assert store.impossible == {}
 
 
+@pytest.mark.slow
 def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
     edit(path, trial_with("decode_ns", "decode_ns / 10", _WIDE))
@@ -143,6 +145,7 @@ def test_no_answer_is_made_of_what_the_audit_calls_impossible(tmp_path: Path) ->
     assert f"{n} trials are left out" in advised.output
 
 
+@pytest.mark.slow
 def test_a_trial_whose_parts_agree_but_that_no_machine_can_have_measured_counts_in_no_answer(tmp_path: Path) -> None:
     path = write(tmp_path / "s.sqlite", blocks(MOE, alpha=0.8, gammas=(4, 8), prompts=("code", "chinese")))
     at = [(part, Round.__struct_fields__.index(part)) for part in PARTS]

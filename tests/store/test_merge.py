@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def states(folder: Path, host: str, n_blocks: int) -> list[Store]:
     return seen
 
 
+@pytest.mark.slow
 @given(order=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3)), max_size=6))
 def test_states_of_databases_merged_in_any_order_give_every_trial_once(order: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as name, ExitStack() as stack:

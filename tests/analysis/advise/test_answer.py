@@ -124,6 +124,7 @@ def test_the_answer_is_to_use_it_to_leave_it_off_or_not_decided() -> None:
     assert sure.verdict == "off" and sure.best.gamma == 0 and sure.settles is None and not sure.to_measure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "quant"), [("mlx", "Q8_0"), ("llama.cpp", "Q8_0"), ("llama.cpp", "Q4_K_M")])
 @pytest.mark.parametrize("chip", ["M1 Pro", "M4 Max"])
 def test_an_open_question_names_the_acceptance_from_which_and_up_to_which_it_would_be_decided(
@@ -159,6 +160,7 @@ def length_of(best: Answer) -> int:
     return next(one.trial.n_prompt for arm in best.arms for one in arm.trials if one.trial.n_prompt)
 
 
+@pytest.mark.slow
 def test_advice_says_what_a_report_says_of_a_measured_study(measured: tuple[Evidence, Study, AdvisedMachine]) -> None:
     stored, study, here = measured
     n_measured = n_timed = 0

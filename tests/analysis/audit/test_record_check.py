@@ -52,12 +52,14 @@ def another(value: Any, by: int) -> Any:
     return value + by
 
 
+@pytest.mark.slow
 def test_an_honest_record_agrees_with_itself(record: Path) -> None:
     with opened_record(record) as file:
         assert problems(file) == []
         assert len(list(file.store.trials())) == 8
 
 
+@pytest.mark.slow
 def test_a_trial_that_went_on_from_a_saved_prompt_is_no_false_record(tmp_path: Path) -> None:
     path = tmp_path / "deep.sqlite"
     bench(
@@ -69,6 +71,7 @@ def test_a_trial_that_went_on_from_a_saved_prompt_is_no_false_record(tmp_path: P
         assert problems(file) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_one_altered_token_time_count_or_hash_is_found(record: Path, data: st.DataObject) -> None:
@@ -83,6 +86,7 @@ def test_one_altered_token_time_count_or_hash_is_found(record: Path, data: st.Da
     assert found_in(path), (table, column)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_a_value_of_any_kind_in_any_column_ends_in_problems_or_a_refusal_and_no_traceback(

@@ -98,6 +98,7 @@ def test_a_claim_is_decided_by_what_was_measured(tmp_path: Path, claim: str, arm
     assert found.decision == decision, found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_prompts", [1, 2, 4, 8])
 def test_more_texts_never_decide_less(tmp_path: Path, n_prompts: int) -> None:
     """Four texts, one of them copied whole, and one alone: both say that more than 4 % are accepted."""
@@ -150,6 +151,7 @@ def test_speedup_that_does_not_change_with_the_prompt_is_stable(tmp_path: Path) 
     assert found.effect is not None and found.effect.value == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "decision"), [("sync", "holds here"), ("own", "not measured")])
 def test_perplexity_predicts_where_it_was_measured_and_drafts_have_the_targets_memory(
     tmp_path: Path, mode: str, decision: str
@@ -281,6 +283,7 @@ def test_outputs_that_repeat_themselves_are_left_out_and_that_is_said(tmp_path: 
     assert nothing.decision == "not measured" and "does not repeat itself" in nothing.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", sorted(BY_ID))
 def test_the_figure_printed_is_the_one_that_decides(tmp_path: Path, claim: str) -> None:
     """Two texts so unlike that no mean over them says anything, each as sure of itself as can be."""
@@ -297,6 +300,7 @@ def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:
     assert found.decision == "not decided yet"
 
 
+@pytest.mark.slow
 def test_the_audit_beside_each_claim_is_what_mlsd_says_of_the_printed_rows() -> None:
     behind = [claim.audit for claim in claims() if claim.audit is not None]
     audits = {name: audit(name, published.context(published.load(name))).rows for name in {one.study for one in behind}}

@@ -154,6 +154,7 @@ def test_three_blocks_decide_nothing_and_neither_does_a_change_that_the_control_
     assert judge([more])[0].verdict == "not decided yet"
 
 
+@pytest.mark.slow
 def test_spikes_on_a_third_of_the_passes_raise_no_alarms() -> None:
     rng = np.random.default_rng(0)
     alarms = 0

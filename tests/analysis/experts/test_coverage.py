@@ -142,6 +142,7 @@ def test_times_are_paired_within_a_repeat_so_that_a_slow_minute_cancels() -> Non
     assert time_shares(cut)[4].n == 3
 
 
+@pytest.mark.slow
 def test_the_correlation_has_an_interval_over_layers() -> None:
     rows = [msgspec.structs.replace(row, layer=row.layer + 2 * i) for i in range(3) for row in routed(0.5, seed=i)]
     table = coverage_table(rows, MIXTURE)

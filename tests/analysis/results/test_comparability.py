@@ -68,6 +68,7 @@ def test_the_latest_machine_counts_and_the_other_is_named_with_its_key(two_machi
     assert environment_key(MACHINE) in caught.value.hint
 
 
+@pytest.mark.slow
 def test_every_reader_takes_the_same_machine_of_two(two_machines: Path) -> None:
     study, db = study_of(two_machines), str(two_machines)
     assert len(study.trials) == 24

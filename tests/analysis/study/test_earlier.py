@@ -76,6 +76,7 @@ def test_another_draft_behind_the_same_name_is_named_for_its_arm_alone(tmp_path:
     }
 
 
+@pytest.mark.slow
 def test_arms_without_a_counterpart_are_counted_and_nothing_in_common_is_an_error(tmp_path: Path) -> None:
     found = compared(tmp_path, measured(prompts=("code", "factual")), measured())
     assert {one.text for one in found.arms} == {"code"}

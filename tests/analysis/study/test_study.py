@@ -15,6 +15,7 @@ def test_an_empty_study_says_what_to_do(tmp_path: Path) -> None:
         mlsd.open_study(write(tmp_path / "s.sqlite", []))
 
 
+@pytest.mark.slow
 def test_a_whole_study_gives_fits_claims_and_an_audit(tmp_path: Path) -> None:
     study = mlsd.open_study(whole_study(tmp_path / "s.sqlite"))
     assert {fit.target for fit in study.pair_fits} == {"tiny-moe-q4_0", "tiny-dense"}

@@ -115,6 +115,7 @@ def test_the_command_builds_a_store_that_its_model_accepts_and_another_does_not(
         arena.run("llama", f"rest:store={store}", 4, prompt_of(1), 4)
 
 
+@pytest.mark.slow
 def test_a_relative_path_in_an_option_reaches_the_worker_which_runs_in_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def _make(folder: str, count: "multiprocessing.Queue[int]") -> None:  # generic 
     cached_draft("shared.gguf", slowly)
 
 
+@pytest.mark.slow
 def test_two_processes_that_need_the_same_draft_make_it_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     count = context.Queue()

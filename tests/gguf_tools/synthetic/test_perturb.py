@@ -22,6 +22,7 @@ def blocks_of(kind, seed, n_blocks=64):
     return rng.integers(0x38, 0x3C, n_blocks * size, dtype=np.uint8)
 
 
+@pytest.mark.slow
 @example(name="IQ4_NL", seed=876119, noise=0.01)  # 0.0122 where scales were of every size
 @settings(max_examples=40)
 @given(name=st.sampled_from(KINDS), seed=st.integers(0, 2**20), noise=st.sampled_from([0.01, 0.05, 0.2]))

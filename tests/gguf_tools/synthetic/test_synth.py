@@ -101,6 +101,7 @@ def test_one_token_of_the_mixture_reads_a_twelfth_of_it():
     assert weight.always + weight.routed + weight.lookup == weight.total
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(kind=st.sampled_from(KINDS), std=st.sampled_from([0.003, 0.02, 0.5]), seed=st.integers(0, 100))
 def test_blocks_of_every_type_have_the_spread_asked_for(kind, std, seed):
@@ -124,6 +125,7 @@ def test_a_pool_gives_exactly_the_bytes_asked_for_and_no_lap_repeats(n_blocks, s
         assert not np.array_equal(whole[:1000], whole[lap : lap + 1000])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quant", [*SYNTHETIC_TYPES, "Q4_K_M", "Q5_K_M"])
 def test_llama_cpp_runs_every_type(quant, tmp_path):
     path = tmp_path / "x.gguf"
@@ -189,6 +191,7 @@ def test_memory_stays_constant_whatever_the_size(tmp_path):
 # --- routers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("correlation", "quant"), [(0.0, "Q8_0"), (0.6, "Q4_0"), (0.9, "F16"), (0.9, "Q8_0")])
 def test_tokens_share_as_many_experts_in_every_layer_as_the_correlation_says(correlation, quant, tmp_path):
     shape = msgspec.structs.replace(TINY["qwen35moe"], n_experts=128, n_experts_used=8, n_embd=256, n_ff_expert=32)

@@ -72,6 +72,7 @@ def test_libraries_that_lie_apart_are_put_side_by_side(copy: Path, tmp_path: Pat
     assert find_build(str(prefix)).fingerprint == find_build(".").fingerprint
 
 
+@pytest.mark.slow
 def test_homebrew_keeps_backends_in_the_folder_of_ggml_and_links_none_of_them(copy: Path, tmp_path: Path) -> None:
     """`lib` of both formulas is linked into one; GGML_BACKEND_DIR is ggml's `libexec` (its formula, v0.23.0)."""
     prefix = tmp_path / "homebrew"
@@ -121,6 +122,7 @@ def test_of_another_environment_only_the_package_is_imported(environment: Path) 
         assert LIBRARIES_VARIABLE not in variables
 
 
+@pytest.mark.slow
 def test_a_wheel_is_unpacked_for_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLSD_CACHE", str(tmp_path / "cache"))
     wheel = tmp_path / "llama_cpp_python-0.3.35-py3-none-linux_x86_64.whl"

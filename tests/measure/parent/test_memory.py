@@ -76,6 +76,7 @@ def expanded(suite: str, profile: Profile, library: Library) -> Plan:
     return expand(load_suites([suite]), profile, known_models(library))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suite", "profile", "verdicts"),
     [
@@ -117,6 +118,7 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return lambda budget: judge_loads(memory, budget)[0]
 
 
+@pytest.mark.slow
 def test_the_open_contexts_of_suite_b_compute_in_less_than_half_a_gigabyte(shallow: Judged) -> None:
     arms = [arm for arm in shallow(mac_budget(16 * GIB)).arms if arm.arm != JUDGING]
     assert len(arms) == 4, "AR, and gamma 4, 8 and 16 of one draft: seven contexts"

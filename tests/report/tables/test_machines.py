@@ -32,6 +32,7 @@ def study(tmp_path: Path) -> Study:
     return mlsd.open_study(write(path, trials))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsaved_figures")
 def test_each_machine_has_its_own_figures_and_none_is_pooled(study: Study) -> None:
     table = machine_table(study)
