@@ -23,12 +23,13 @@ import numpy.typing as npt
 
 from mlsd.engine.context import Context, ContextOptions, Logits, TreeKind, check_finite
 from mlsd.engine.decode import Generation
-from mlsd.engine.rollback_choice import PROBE_TEXT
+from mlsd.engine.rollback_choice import PROBE_TEXT, OpenContext
 from mlsd.errors import EngineError
 from mlsd.records import VERDICTS, Losslessness, Record, Verdict
 
 Floats = npt.NDArray[np.float64]
 Widths = tuple[int, ...]  # of the passes that a text is fed in
+ReadPrompt = Callable[[tuple[int, ...]], tuple[Any, Logits] | None]  # the memory behind a prompt and its last row
 
 _N_FIXED_TOKENS = 8  # that every memory is continued with, in one pass
 _N_TOP_LOGITS = 50  # of each row that count; the rest of a vocabulary is never chosen
@@ -265,15 +266,10 @@ def distance(rows: Floats, other: Floats) -> float:
 class FedContext:
     """The judge's own context, into which texts are fed whole; it takes nothing back. It stays open until `close`.
 
-    `read_prompt` gives the memory behind a prompt and the last row, of a reading from which no run went on.
+    `read_prompt` gives a reading from which no run went on.
     """
 
-    def __init__(
-        self,
-        open_context: Callable[[ContextOptions], Context],
-        options: ContextOptions,
-        read_prompt: Callable[[tuple[int, ...]], tuple[Any, Logits] | None] = lambda _: None,
-    ) -> None:
+    def __init__(self, open_context: OpenContext, options: ContextOptions, read_prompt: ReadPrompt) -> None:
         self._open, self._options, self._read_prompt = open_context, options, read_prompt
         self._inner: Context | None = None
         # The long prompt that was read last, the memory behind it and its last row of logits; None where no copy holds.
@@ -395,10 +391,7 @@ class Judge:
     """Judges the generations of one target; what repeats is computed once."""
 
     def __init__(
-        self,
-        open_context: Callable[[ContextOptions], Context],
-        options: ContextOptions,
-        read_prompt: Callable[[tuple[int, ...]], tuple[Any, Logits] | None] = lambda _: None,
+        self, open_context: OpenContext, options: ContextOptions, read_prompt: ReadPrompt = lambda _: None
     ) -> None:
         """`options` give what all contexts share; the rest is set here."""
         self._context = FedContext(open_context, options, read_prompt)

@@ -241,8 +241,8 @@ class _Trial:
         n_text = gamma + 1 + _N_FOLLOWING
         is_long = use.behind == "long text"
         n_prefix = context.n_ctx - n_text - gamma if is_long else _N_PREFIX
-        is_shared = is_long and prefix is not None and n_prefix <= 2 * len(prefix.tokens) < 2 * n_prefix
-        self._shared = prefix if is_shared and prefix is not None else Prefix((), None)
+        shared = prefix if is_long and prefix is not None else Prefix((), None)
+        self._shared = shared if n_prefix <= 2 * len(shared.tokens) < 2 * n_prefix else Prefix((), None)
         text = (*self._shared.tokens, *_text(context, n_prefix + n_text - len(self._shared.tokens)))
         self._prefix, self._true = text[:n_prefix], text[n_prefix:]
         self._rejected = _text(context, gamma + 1)[::-1]

@@ -146,7 +146,10 @@ def test_a_prompt_is_copied_unless_the_model_has_a_window(
 
     monkeypatch.setattr(LlamaContext, "decode", counted)
     text = FedText(prompt=prompt, tokens=tokens, accepted=(8,), widest=8)
-    with LlamaModel(tiny / f"{name}.gguf") as model, closing(FedContext(partial(open_context, model), OPTIONS)) as fed:
+    with (
+        LlamaModel(tiny / f"{name}.gguf") as model,
+        closing(FedContext(partial(open_context, model), OPTIONS, lambda _: None)) as fed,
+    ):
         for feeding in (Feeding(widths=(8,)), text.token_by_token):
             fed.feed(text, feeding)
     assert widths.count(len(prompt)) == n_reads

@@ -42,7 +42,10 @@ def find_footprints(
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc hand out again what a planned context freed: to page states in anew is half of a first plan's time."""
+    """Let glibc hand out again what a planned context freed: to page states in anew is half of a first plan's time.
+
+    Other systems have no such call, and where it is refused a plan takes its time.
+    """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, _MOST_INT)
