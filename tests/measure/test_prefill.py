@@ -13,9 +13,11 @@ from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
+from mlsd.measure.messages import BlockMeasured, Turn
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts
+from mlsd.measure.worker.serve import measure_slots
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.records import ModelRef, Trial
@@ -98,6 +100,19 @@ def test_of_two_kinds_of_contexts_no_check_reads_a_long_prompt_a_third_time(
     assert all(trial.valid for trial in done), [trial.reason for trial in done]
     of_draft = 2  # a long text to check its rollback behind, and the prompt for its time
     assert sum(n_tokens >= DEPTH for n_tokens in reads) == 2 + of_draft
+
+
+def test_a_plain_trial_is_judged_by_what_it_left_though_its_arm_then_reads_a_longer_prompt_for_a_check(
+    tiny: Path, tmp_path: Path
+) -> None:
+    job = job_of(tiny, "qwen35", "qwen35-noise003", methods=("draft-model",))
+    events = list[Any]()
+    with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
+        shorter = min(job.blocks, key=lambda block: len(arms.prompt(block.slots[0].case)))
+        slots = tuple(sorted(shorter.slots, key=lambda slot: slot.case.arm != "ar"))
+        measure_slots(job, events.append, [Turn(slots=slots)], arms, MonotonicClock())
+    (trials,) = (event.trials for event in events if isinstance(event, BlockMeasured))
+    assert [trial.reason for trial in trials] == [None] * len(slots)
 
 
 def test_the_judge_goes_on_from_a_reading_from_which_no_run_goes_on(

@@ -202,16 +202,17 @@ class _BlockRunner:
         return messages.BlockMeasured(trials=trials, anchors=anchors)
 
     def _trials(self, slots: Sequence[Slot]) -> tuple[Trial, ...]:
-        """Run every slot, then judge, by the plain outputs of the block; an arm that runs again is judged before."""
+        """Run every slot, then judge, by the plain outputs of the block; an arm that runs again is judged before.
+
+        So is plain decoding, which is its own reference, and reads a longer prompt when an arm behind it is checked.
+        """
         arms = [arm_key(slot.case) for slot in slots]
         done = list[Trial | Callable[[], Trial]]()
         for index, slot in enumerate(slots):
-            at_once = self._arms.one_arm or arms[index] in arms[index + 1 :]
+            at_once = self._arms.one_arm or slot.case.arm == "ar" or arms[index] in arms[index + 1 :]
             judge = self._or_failed(slot, partial(self._measure, slot, at_once=at_once))
             done.append(self._judged(slot, judge) if at_once else judge)
-        for index in sorted(range(len(done)), key=lambda index: slots[index].case.arm != "ar"):
-            done[index] = self._judged(slots[index], done[index])
-        trials = [trial for trial in done if isinstance(trial, Trial)]
+        trials = [self._judged(slot, judge) for slot, judge in zip(slots, done, strict=True)]
         first = next((index for index, trial in enumerate(trials) if trial.status is not Status.FAILED), None)
         if first is not None:
             trials[first] = msgspec.structs.replace(trials[first], load_ns=self._load_ns)
