@@ -1,5 +1,7 @@
 """A worker's account of its own time: nothing is lost, and nothing counts twice."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -40,3 +42,14 @@ def test_the_clock_of_a_process_began_when_the_process_did() -> None:
     used_ns = time.process_time_ns()
     (loading,) = StageClock.of_process(MonotonicClock()).take()
     assert loading.stage == "load" and loading.processor_ns >= used_ns and loading.wall_ns > 0
+
+
+def test_a_process_is_never_older_than_the_wait_for_it() -> None:
+    script = (
+        "from mlsd.clock import MonotonicClock; from mlsd.measure.stage_clock import StageClock\n"
+        "print(StageClock.of_process(MonotonicClock()).take()[0].wall_ns)"
+    )
+    before_ns = time.monotonic_ns()
+    answer = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
+    tick_ns = 10_000_000  # in which Linux counts the starts of processes
+    assert 0 < int(answer.stdout) <= time.monotonic_ns() - before_ns + tick_ns
