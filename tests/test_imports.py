@@ -193,6 +193,20 @@ def test_importing_the_engine_starts_nothing_native() -> None:
     assert out.strip() == "False"
 
 
+def test_a_worker_loads_neither_chat_templates_nor_all_of_gguf() -> None:
+    code = """
+import sys
+import mlsd.measure.worker.serve, mlsd.gguf_tools.header
+from mlsd.engine.llama.native import library
+
+library()
+print([name for name in ("llama_cpp.llama", "jinja2", "gguf") if name in sys.modules])
+from llama_cpp.llama import Llama  # which whoever shares the process may still want
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
 def test_only_the_command_line_prints_or_exits() -> None:
     for module, path in FILES.items():
         if module.startswith("mlsd.cli") or path.name == "__main__.py":

@@ -6,12 +6,15 @@ array is decoded only when asked for. Layout: ggml/docs/gguf.md, versions 2 and 
 
 import mmap
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gguf
-
-from mlsd.gguf_tools.tensor import Tensor
+from mlsd.gguf_tools.tensor import Tensor, gguf_constants
 from mlsd.records import Record
+
+if TYPE_CHECKING:
+    import gguf
+else:
+    gguf = gguf_constants()
 
 Type = gguf.GGUFValueType
 Buffer = mmap.mmap | bytes

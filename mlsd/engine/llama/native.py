@@ -10,9 +10,11 @@ import functools
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mlsd.engine.llama.build.layouts import fit
@@ -110,7 +112,8 @@ def library() -> Any:
     named = os.environ.get(LIBRARIES_VARIABLE)
     folder = _choose_libraries()
     try:
-        from llama_cpp import llama_cpp
+        with _without_high_level():
+            from llama_cpp import llama_cpp
     except Exception as error:  # the code of a package that somebody named, which may raise what it likes
         if needed := re.findall(r"version `((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found", str(error)):
             raise NativeError(
@@ -144,6 +147,20 @@ def library() -> Any:
     if endpoint := os.environ.get(SERVER_VARIABLE):
         _add_server(backends.get("rpc", []), endpoint, llama_cpp._lib)
     return llama_cpp
+
+
+@contextmanager
+def _without_high_level() -> Iterator[None]:
+    """Meanwhile the package does not load its chat templates and servers: a tenth of what it takes to start here."""
+    name = "llama_cpp.llama"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def loaded_libraries(native: Any) -> LoadedLibraries:

@@ -19,7 +19,6 @@ from mlsd.errors import InputError, MlsdError
 from mlsd.folders import cache_dir, read_json, update_json
 from mlsd.gguf_tools.source import Source
 from mlsd.gguf_tools.surgery.edit import write_edit
-from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow
 from mlsd.hardware.budget import host_budget
 from mlsd.measure.messages import ContextsWanted, engine_and_models
 from mlsd.measure.probe_cache import answer_path
@@ -123,6 +122,8 @@ def _model(wanted: ContextsWanted, n_gpu_layers: int) -> Iterator[LlamaModel]:
     with tempfile.TemporaryDirectory() as folder:
         path = hollow = Path(folder) / "hollow.gguf"
         if wanted.path is None:
+            from mlsd.gguf_tools.synthetic.synth import plan_synthetic, write_hollow  # brings the whole of gguf
+
             write_hollow(hollow, plan_synthetic(wanted.shape or ""))
         else:
             path = Path(wanted.path)
