@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -534,6 +534,8 @@ def _limits(case: Case) -> GenerationLimits:
 
 
 def peak_rss_bytes() -> int:
-    """Largest resident size of this process so far (kernel units: bytes on macOS, KiB elsewhere)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Largest resident size of this process so far."""
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux's getrusage starts from the peak of whoever started the process
+        return 1024 * int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS

@@ -1,5 +1,7 @@
 """The arms of a target: what is judged and refused, and that the same thing is judged once."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -230,3 +232,10 @@ def test_a_device_that_fails_costs_a_trial_and_nothing_after_it(
             assert arm == "sd" or not arms._references
             for trial in map(arms.run, (chosen, plain, drafted)):
                 assert trial.valid, trial.reason
+
+
+def test_the_memory_of_whoever_starts_a_worker_is_not_the_workers() -> None:
+    held = bytearray(b"x") * 500_000_000
+    script = "from mlsd.measure.worker.arms import peak_rss_bytes; print(peak_rss_bytes())"
+    answer = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
+    assert 10_000_000 < int(answer.stdout) < len(held)
