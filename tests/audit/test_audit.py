@@ -16,10 +16,11 @@ from mlsd.audits.frame import UNSEEN_NOISE, frame
 from mlsd.audits.printed import exact, parse_printed
 from mlsd.audits.rows import Audit, AuditContext, AuditRow
 from mlsd.audits.tables import Assumed, table_contexts
-from mlsd.audits.trials import database_context, trials_context
-from mlsd.records import Status
+from mlsd.audits.trials import database_context, refuted, trials_context
+from mlsd.records import Environment, ModelFacts, Status
 from mlsd.store.sessions import sessions
 from mlsd.store.store import Store
+from mlsd.trials.results import Measured
 from tests.analysis.pair_studies import Arm, Study, write_study
 from tests.audit.honest import CORRUPTED, HONEST, MISTAKES, ROLLBACK, World, ordinary, simulate, stated, write
 
@@ -311,6 +312,38 @@ def test_own_trials_with_failed_native_calls_or_too_short_rounds_are_not_possibl
     by_case = {measured.case.id: row for measured, row in zip(trials, rows, strict=True)}
     assert {by_case[ids[gamma]].verdict for gamma in (4, 8)} == {"impossible"}
     assert [finding.rule for finding in by_case[ids[2]].questions] == ["output_is_a_loop"]
+
+
+@pytest.fixture(scope="module")
+def own_trials(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Measured], dict[str, ModelFacts]]:
+    path = write_study(tmp_path_factory.mktemp("own") / "s.sqlite", Study(arms=(Arm(), Arm(target="moe"))))
+    with Store.open(path, read_only=True) as store:
+        models = {facts.ref.id: facts for facts in store.models().values()}
+        return list(store.trials(rounds=False)), models
+
+
+@given(
+    changes=st.dictionaries(st.integers(0, 95), st.floats(1.0, 2.0), min_size=1, max_size=2),
+    gigabytes=st.floats(0.05, 3.0),  # of the target: at the peak of its machine it takes 0.5 to 30 ms
+    peak_gb_s=st.none() | st.just(100.0),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_is_asked_before_an_audit_of_own_trials_misses_none_that_it_refutes(
+    own_trials: tuple[list[Measured], dict[str, ModelFacts]],
+    changes: dict[int, float],
+    gigabytes: float,
+    peak_gb_s: float | None,
+) -> None:
+    trials, models = list(own_trials[0]), dict(own_trials[1])
+    models["moe"] = msgspec.structs.replace(models["moe"], active_bytes=int(gigabytes * 1e9))
+    for at, factor in changes.items():
+        trial = trials[at].trial
+        faster = msgspec.structs.replace(trial, decode_ns=int(trial.decode_ns / factor))
+        trials[at] = trials[at]._replace(trial=faster)
+    machine = Environment(host="h", os="Linux", machine="x86_64", peak_bandwidth_gb_s=peak_gb_s)
+    rows = audit("own", trials_context(trials, machine, models)).rows
+    impossible = {one.id for one, row in zip(trials, rows, strict=True) if row.verdict == "impossible"}
+    assert refuted(trials, machine, models).keys() == impossible
 
 
 def repeats_of(base: AuditRow, speeds: list[float], **changes: object) -> list[AuditRow]:

@@ -4,15 +4,15 @@ from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from mlsd.analysis.predict.costs import Costs, costs_from_points
-from mlsd.analysis.results.comparability import Chosen, choose, left_out, machines, refuted_words
+from mlsd.analysis.results.comparability import choose, left_out, machines, refuted_words
 from mlsd.analysis.results.widths import Certificate, certificates
 from mlsd.errors import AnalysisError
-from mlsd.records import ModelFacts, ModelRef, Record
+from mlsd.records import Environment, ModelFacts, ModelRef, Record
 from mlsd.stats import grouped
 from mlsd.store.rows import CalibrationPoint, Coverage, PassKind, environment_key
 from mlsd.store.sessions import judged, latest, sessions_of
 from mlsd.store.store import Store
-from mlsd.trials.results import ArmResult
+from mlsd.trials.results import ArmResult, Measured
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -65,7 +65,10 @@ def predictable(arms: Iterable[ArmResult]) -> list[ArmResult]:
 
 
 def read_evidence(
-    stores: Iterable[Store], refuted: Callable[[Store, Chosen], Mapping[int, str]] = lambda store, chosen: {}
+    stores: Iterable[Store],
+    refuted: Callable[
+        [Iterable[Measured], Environment, Mapping[str, ModelFacts]], Mapping[int, str]
+    ] = lambda trials, environment, models: {},
 ) -> Evidence:
     """Everything in these databases that advice can use, of each machine the settings of most trials.
 
@@ -80,8 +83,9 @@ def read_evidence(
     for store in stores:
         chosen = [choose(store, key) for key in machines(store)]
         for machine in chosen:
-            invalid = refuted(store, machine)
-            sessions = sessions_of(judged(filter(machine.keeps, store.trials(rounds=False)), invalid), store.runs())
+            trials = list(filter(machine.keeps, store.trials(rounds=False)))
+            invalid = refuted(trials, machine.environment, machine.models)
+            sessions = sessions_of(judged(trials, invalid), store.runs())
             results = latest(arm for session in sessions for arm in session.results())
             results = [arm for arm in results if not any(machine.id in invalid for machine in arm.trials)]
             notes += [refuted_words(len(invalid), str(store.path))] if invalid else []

@@ -24,9 +24,8 @@ from mlsd.analysis.results import distances as predictors
 from mlsd.analysis.study.equations import Equations, equations
 from mlsd.analysis.study.machine_findings import Machine, read_machine
 from mlsd.analysis.study.traffic import Pass, plain_tokens
-from mlsd.audits.check import audit
-from mlsd.audits.rows import Audit, AuditContext
-from mlsd.audits.trials import refuted_in, trials_context
+from mlsd.audits.rows import Audit
+from mlsd.audits.trials import refuted, trials_context
 from mlsd.errors import AnalysisError
 from mlsd.records import Case, Environment, ModelFacts, QualityWarning, Status
 from mlsd.store.rows import DraftDistance, Run
@@ -79,14 +78,9 @@ class Study:
         return next((str(profile) for run in reversed(self.runs) if (profile := run.plan.get("profile"))), None)
 
     @cached_property
-    def _rows(self) -> AuditContext:
-        return trials_context(self.stored, self.environment, self.facts, broken=self.impossible)
-
-    @cached_property
     def refuted(self) -> dict[int, str]:
         """Trials that no machine can have measured, though all their identities hold: they are not valid here."""
-        rows, _ = attempt(lambda: self._rows)
-        return {} if rows is None else refuted_in(rows)
+        return refuted(self.stored, self.environment, self.facts)
 
     @cached_property
     def judged(self) -> list[Measured]:
@@ -265,7 +259,10 @@ class Study:
 
     @cached_property
     def audit(self) -> Audit:
-        return audit(self.source, self._rows)
+        from mlsd.audits.check import audit
+
+        rows = trials_context(self.stored, self.environment, self.facts, broken=self.impossible)
+        return audit(self.source, rows)
 
 
 def attempt(read: Callable[[], T]) -> tuple[T | None, str]:
