@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
-import psutil
 
 from mlsd.engine.tree import Tree
 from mlsd.engine.vocabulary import Tokenizer
 from mlsd.errors import EngineError, InputError
-from mlsd.hardware import darwin
+from mlsd.hardware import logical_cores, performance_cores
 from mlsd.records import EngineOptions, Record
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ def threads_of(engine: EngineOptions) -> int:
 
 def check_threads(n_threads: int) -> None:
     """Raises: InputError for more threads than cores: llama.cpp's threads wait for the slowest, and no time is true."""
-    cores = psutil.cpu_count() or 1
+    cores = logical_cores()
     if n_threads > cores:
         raise InputError(
             f"{n_threads} threads were asked for, but this machine has {cores} core{'s' if cores > 1 else ''}.",
@@ -47,8 +45,7 @@ def check_threads(n_threads: int) -> None:
 
 def default_threads() -> int:
     """Physical cores (performance cores where the machine tells them apart), one less where there are few."""
-    stated = darwin.performance_cores() if sys.platform == "darwin" else None
-    cores = stated or psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    cores = performance_cores()
     return max(1, cores - 1) if cores <= _FEW_CORES else cores
 
 

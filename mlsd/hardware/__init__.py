@@ -66,6 +66,24 @@ def read_conditions() -> Conditions:
     )
 
 
+def memory_bytes() -> int:
+    """The memory of this machine that programs here may take."""
+    n_bytes: int = _system().memory_bytes()
+    return n_bytes
+
+
+def logical_cores() -> int:
+    """The cores that threads here may run on; what shares a core with another one counts."""
+    cores: int | None = _system().logical_cores()
+    return cores or 1
+
+
+def performance_cores() -> int:
+    """The fast ones of them, or all where the machine does not tell them apart."""
+    cores: int | None = _system().performance_cores()
+    return cores or logical_cores()
+
+
 def largest_cache_bytes() -> int | None:
     """The largest cache between a core and the memory (what is smaller is not read from memory twice), if known."""
     n_bytes: int | None = _system().largest_cache_bytes()

@@ -3,8 +3,7 @@
 import sys
 from typing import Literal
 
-import psutil
-
+from mlsd.hardware import memory_bytes
 from mlsd.records import Environment, Record
 from mlsd.units import GIB, MIB, format_bytes
 
@@ -56,14 +55,9 @@ def memory_budget(environment: Environment, device_bytes: int | None = None) -> 
     return _host(memory)
 
 
-def host_memory_bytes() -> int:
-    """The memory of this machine."""
-    return psutil.virtual_memory().total
-
-
 def host_budget() -> MemoryBudget:
     """The budget of this machine where its device was not asked."""
-    memory = host_memory_bytes()
+    memory = memory_bytes()
     return mac_budget(memory) if sys.platform == "darwin" else _host(memory)
 
 

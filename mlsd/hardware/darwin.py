@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+import psutil
 from msgspec.structs import replace
 
 from mlsd.hardware import chips
@@ -71,6 +72,16 @@ def read_facts() -> MachineFacts:
 def largest_cache_bytes() -> int:
     """No cache of this Mac is larger."""
     return _CACHE_BYTES
+
+
+def memory_bytes() -> int:
+    """The memory of this Mac."""
+    return psutil.virtual_memory().total
+
+
+def logical_cores() -> int | None:
+    """All cores of this Mac."""
+    return psutil.cpu_count()
 
 
 @functools.cache

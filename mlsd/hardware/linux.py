@@ -1,5 +1,7 @@
 """Linux: pure parsers of /proc, /sys and os-release, and the two readings made of them."""
 
+import functools
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,9 +17,10 @@ FACT_FILES = {
     "machine-id": "/etc/machine-id",
     "product": "/sys/class/dmi/id/product_name",
     "atom": "/sys/devices/cpu_atom/cpus",  # the efficiency cores of hybrid Intel processors
-    "cgroup": "/sys/fs/cgroup/memory.max",
-    "cgroup-v1": "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 }
+# What a container may take, in the second version of control groups and in the first.
+_MEMORY_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+_QUOTAS = ("/sys/fs/cgroup/cpu.max",), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _PROFILE_FILE = Path("/sys/firmware/acpi/platform_profile")
@@ -30,9 +33,26 @@ def read_facts() -> MachineFacts:
         files,
         kernel=platform.release(),
         physical_cores=psutil.cpu_count(logical=False),
-        logical_cores=psutil.cpu_count(),
-        total_bytes=psutil.virtual_memory().total,
+        logical_cores=logical_cores(),
+        memory_bytes=memory_bytes(),
     )
+
+
+def memory_bytes() -> int:
+    """The memory of this machine, or less where its container may take less."""
+    return lower(psutil.virtual_memory().total, [_read(Path(path)) for path in _MEMORY_LIMITS])
+
+
+def logical_cores() -> int | None:
+    """The processors that this process may run on, or fewer where its container may take less of their time."""
+    quotas = [" ".join(_read(Path(path)) or "" for path in paths) for paths in _QUOTAS]
+    return whole_cores(len(os.sched_getaffinity(0)), quotas)
+
+
+@functools.cache
+def performance_cores() -> int | None:
+    """Those of this machine, for whoever needs no more of it."""
+    return read_facts().environment.performance_cores
 
 
 def read_state() -> Conditions:
@@ -47,12 +67,12 @@ def facts(
     kernel: str,
     physical_cores: int | None,
     logical_cores: int | None,
-    total_bytes: int,
+    memory_bytes: int,
 ) -> MachineFacts:
     """What the contents of FACT_FILES and the counts say of the machine, and why a field is missing."""
     chip = parse_cpu_model(files.get("cpuinfo"))
     efficiency = count_cpu_list(files.get("atom"))
-    limits = [whole_number(files.get(name)) for name in ("cgroup", "cgroup-v1")]
+    fast = None if physical_cores is None else min(physical_cores - efficiency, logical_cores or physical_cores)
     machine_id = files.get("machine-id")
     no_apple = "read on macOS only"
     missing = {
@@ -70,10 +90,10 @@ def facts(
         os=parse_os_release(files.get("os-release"), kernel),
         chip=chip,
         hardware_model=files.get("product"),
-        performance_cores=None if physical_cores is None else physical_cores - efficiency,
-        efficiency_cores=None if physical_cores is None else efficiency,
+        performance_cores=fast,
+        efficiency_cores=None if fast is None else min(efficiency, (logical_cores or efficiency + fast) - fast),
         logical_cores=logical_cores,
-        memory_bytes=min([total_bytes, *(limit for limit in limits if limit)]),
+        memory_bytes=memory_bytes,
     )
     # Images of containers and virtual machines may share a machine-id; the processor distinguishes some of them.
     identity = f"{machine_id} {chip}" if machine_id else None
@@ -90,6 +110,21 @@ def largest(sizes: Iterable[str]) -> int | None:
     texts = (text.strip() for text in sizes)
     sizes_bytes = [int(text[:-1]) * _UNITS[text[-1]] for text in texts if text[-1:] in _UNITS and text[:-1].isdigit()]
     return max(sizes_bytes, default=None)
+
+
+def lower(total_bytes: int, limits: Iterable[str | None]) -> int:
+    """The memory where a control group limits it: a number, or `max`."""
+    return min([total_bytes, *(n_bytes for text in limits if (n_bytes := whole_number(text)))])
+
+
+def whole_cores(bound: int, quotas: Iterable[str]) -> int:
+    """Of the processors that a process is bound to, as many as its quota fills: `150000 100000` fills one.
+
+    A quota is of microseconds in a period; `max` or -1 is none. Threads beyond it stop in the middle of a pass.
+    """
+    pairs = [[whole_number(word) for word in text.split()] for text in quotas]
+    filled = [pair[0] // pair[1] for pair in pairs if len(pair) == 2 and pair[0] and pair[1]]
+    return max(1, min([bound, *filled]))
 
 
 def parse_cpu_model(cpuinfo: str | None) -> str | None:

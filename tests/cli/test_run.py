@@ -115,6 +115,6 @@ def test_without_a_profile_the_largest_that_fits_is_proposed_where_somebody_can_
 ) -> None:
     notes: list[str] = []
     monkeypatch.setattr(command, "note", notes.append)
-    monkeypatch.setattr(command, "host_memory_bytes", lambda: memory_gib << 30)
+    monkeypatch.setattr(command, "memory_bytes", lambda: memory_gib << 30)
     assert command._proposed(asks=asks) == profile
     assert said in "".join(notes)

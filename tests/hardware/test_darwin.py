@@ -153,7 +153,7 @@ def test_cores_are_counted_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     nameless = '"number_processors" : "proc 18:6:0:12"'
     printed = {darwin.FACT_COMMANDS["sysctl"]: M5_CLASS, darwin.FACT_COMMANDS["hardware"]: nameless}
     monkeypatch.setattr(darwin, "run", printed.get)
-    monkeypatch.setattr("mlsd.engine.context.sys.platform", "darwin")
+    monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr(darwin, "performance_cores", darwin.performance_cores.__wrapped__)
     facts = darwin.facts(outputs(sysctl=M5_CLASS, hardware=nameless)).environment
     assert default_threads() == facts.performance_cores

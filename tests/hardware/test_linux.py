@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +17,7 @@ def facts(**files: str | None):
         kernel="6.1.0",
         physical_cores=8,
         logical_cores=16,
-        total_bytes=32_000,
+        memory_bytes=32_000,
     )
 
 
@@ -39,7 +41,37 @@ def test_efficiency_cores_of_a_hybrid_processor_are_counted_by_their_list(
 
 @pytest.mark.parametrize(("limit", "n_bytes"), [("max", 32_000), ("16000", 16_000), ("9223372036854771712", 32_000)])
 def test_a_containers_memory_limit_counts_where_it_is_lower(limit: str, n_bytes: int) -> None:
-    assert facts(cgroup=limit).environment.memory_bytes == n_bytes
+    assert linux.lower(32_000, [limit, None]) == linux.lower(32_000, [None, limit]) == n_bytes
+
+
+@pytest.mark.parametrize(
+    ("quotas", "cores"),
+    [(["max 100000", " "], 8), (["200000 100000", " "], 2), (["150000 100000", " "], 1), (["50000 100000", " "], 1),
+     (["", "400000 100000"], 4), (["", "-1 100000"], 8), (["9000000 100000", ""], 8)],
+)  # fmt: skip
+def test_a_containers_quota_of_processor_time_counts_in_whole_cores(quotas: list[str], cores: int) -> None:
+    assert linux.whole_cores(8, quotas) == cores
+
+
+def test_no_more_cores_of_a_kind_are_counted_than_this_process_may_run_on() -> None:
+    for allowed, expected in [(16, (5, 3)), (7, (5, 2)), (4, (4, 0)), (1, (1, 0))]:
+        read = linux.facts(
+            {"cpuinfo": CPUINFO, "atom": "0-1,7"}, kernel="6", physical_cores=8, logical_cores=allowed, memory_bytes=1
+        ).environment
+        assert (read.performance_cores, read.efficiency_cores, read.logical_cores) == (*expected, allowed)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems bind no process to a core")
+def test_a_process_bound_to_one_core_runs_on_one_thread_and_refuses_two() -> None:
+    script = """
+import os
+from mlsd.engine.context import check_threads, default_threads
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+print(default_threads())
+check_threads(2)
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer.stdout == "1\n" and "this machine has 1 core." in answer.stderr
 
 
 def test_a_machine_without_an_id_has_no_identity_of_its_own() -> None:

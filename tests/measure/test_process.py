@@ -55,7 +55,7 @@ def test_a_context_beyond_the_memory_is_refused(tiny: Path, monkeypatch: pytest.
         total = 100_000
 
     check_memory(given(tiny / "llama.gguf", 4096))
-    monkeypatch.setattr("mlsd.hardware.budget.psutil.virtual_memory", Memory)
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
     with pytest.raises(InputError, match=r"needs .* MB; this machine has 100\.00 kB"):
         check_memory(given(tiny / "llama.gguf", 4096))
 

@@ -17,7 +17,7 @@ from mlsd.cli.answers import head_lines, say_stages
 from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, say, working
 from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
-from mlsd.hardware.budget import host_memory_bytes
+from mlsd.hardware import memory_bytes
 from mlsd.measure.heat import MOST_S
 from mlsd.planning.options import RunOptions
 from mlsd.planning.prompts import Task, read_tasks, shipped_tasks, stratified
@@ -134,7 +134,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
 
 def _proposed(*, asks: bool) -> str | None:
     """The largest profile for this machine; None, with a note, where there is no terminal to ask for its download."""
-    best = largest_profile(load_profiles(), host_memory_bytes())
+    best = largest_profile(load_profiles(), memory_bytes())
     if best is None:
         return None
     if asks:

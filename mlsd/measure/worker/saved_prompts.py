@@ -19,6 +19,7 @@ from mlsd.engine.llama.native import backend_info
 from mlsd.engine.rollback_choice import Prefix
 from mlsd.errors import EngineError, InputError
 from mlsd.folders import cache_dir, write_atomically
+from mlsd.hardware import memory_bytes
 from mlsd.measure.messages import report_progress
 from mlsd.measure.probe_cache import answer_path
 from mlsd.records import ModelRef
@@ -173,7 +174,7 @@ class SavedPrompts:
             self._proofs.set(context, is_right=self._goes_on_alike(context, saved.memory, len(text), token))
         if memory is not saved.memory and output is not None and output.rows is not None and self._proofs.get(context):
             self._second_reading = tuple(text), (memory, output.rows)
-        most_bytes = _SHARE * psutil.virtual_memory().available
+        most_bytes = _SHARE * min(psutil.virtual_memory().available, memory_bytes())
         while len(self._saved) > 1 and sum(len(one.memory) for one in self._saved.values()) > most_bytes:
             oldest = next(iter(self._saved))
             if oldest == key:
