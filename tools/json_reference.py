@@ -113,6 +113,7 @@ Server = _object(
     "Server", "Two servers, or one with and without drafting.",
     database=str, summary=list[_arm("ServerArm", **_OF_SERVERS)], answers=NotRequired[list[AnswerObject]],
     notes=list[str], engine=list[str], advice=list[str], deterministic=bool, stopped=NotRequired[Stop],
+    stages=tuple[StageTime, ...],
 )  # fmt: skip
 Advise = _object(
     "Advise", "A prediction and what it rests on.",

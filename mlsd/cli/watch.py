@@ -60,6 +60,9 @@ class _StepWatcher(Watcher):
     def tell(self, line: str) -> None:
         self._show(line)
 
+    def ready(self, line: str) -> None:
+        note(line)
+
 
 class LineWatcher(Watcher):
     """One line a trial on standard error; use it as a context manager."""

@@ -15,7 +15,7 @@ from mlsd.hardware import read_conditions
 from mlsd.measure.messages import BlockMeasured, Event, Progress, Started, Turn, failed_trial
 from mlsd.measure.process import PATIENCE_S, Variables, Worker
 from mlsd.planning.job import Block, Job, Slot
-from mlsd.planning.time_estimate import preparation_s
+from mlsd.planning.time_estimate import load_preparation_s
 from mlsd.records import Anchors, Conditions, Trial
 from mlsd.trials.arms import arm_of
 from mlsd.units import NS_PER_S, format_duration
@@ -73,8 +73,7 @@ class Bench(BlockBench):
     ) -> None:
         self._job, self._report, self._patience_s = job, report, patience_s
         self._start, self._variables = start, variables
-        self._expected_s = preparation_s(job)
-        self._most_ready_s = patience_s + _MOST_READY * self._expected_s
+        self._most_ready_s = patience_s + _MOST_READY * (load_preparation_s(job) or 0.0)
         self._worker: Worker | None = None
         self._last: Event | None = None  # what the worker said of the turn in progress
         self._is_startless = False  # the last worker died before it began a slot
@@ -124,8 +123,7 @@ class Bench(BlockBench):
                 elif self._last is None and (self.clock.now_ns() - begun_ns) / NS_PER_S > self._most_ready_s:
                     self.close()
                     raise WorkerError(
-                        f"{self._doing()} took over {format_duration(self._most_ready_s)}, where about "
-                        f"{format_duration(self._expected_s)} were expected.",
+                        f"{self._doing()} took over {format_duration(self._most_ready_s)}, far longer than expected.",
                         hint="Fewer --gamma or arms are checked sooner; `mlsd doctor model MODEL` tries it alone.",
                     )
                 self._report(event)

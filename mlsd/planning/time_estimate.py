@@ -9,7 +9,7 @@ from typing import Literal
 from mlsd.hardware import apple_passes as passes
 from mlsd.hardware.apple_passes import AppleChip, Runtime, Work
 from mlsd.planning.job import Job
-from mlsd.records import NO_DRAFTER, Case, Record, Status, Trial
+from mlsd.records import NO_DRAFTER, Case, ModelRef, Record, Status, Trial
 from mlsd.trials.rates import speed
 from mlsd.trials.stages import PREPARATION, StageTime, wall_ns
 from mlsd.units import NS_PER_S, format_duration
@@ -96,17 +96,32 @@ def estimate_time(
     )
 
 
-def preparation_s(load: Job, earlier: Iterable[Iterable[StageTime]] = ()) -> float:
-    """Seconds until the first block of a load, roughly: as the latest of `earlier` runs took, else by sizes of files.
+def preparation_s(
+    files: Iterable[ModelRef], n_checked: int = 0, earlier: Iterable[Iterable[StageTime]] = ()
+) -> float | None:
+    """Seconds until measuring these files begins, roughly: as the latest of `earlier` runs took, else by their sizes.
 
-    ``2 s + bytes / 1 GB/s + 64 passes of each speculative arm at 8 GB/s``.
+    ``2 s + bytes / 1 GB/s + 64 passes of each of `n_checked` speculative arms at 8 GB/s``; None where a size is not
+    known.
     """
     spans_s = [wall_ns(stages, PREPARATION) / NS_PER_S for stages in earlier]
     if spans_s:
         return spans_s[-1]
-    n_bytes = sum(ref.n_bytes or 0 for ref in load.refs)
-    n_checked = sum(case.arm == "sd" for case in load.cases.values())
+    sizes = [ref.n_bytes for ref in files]
+    if None in sizes:
+        return None
+    n_bytes = sum(size or 0 for size in sizes)
     return _START_S + n_bytes / _READ_BYTES_S + n_checked * _CHECK_PASSES * n_bytes / _PASS_BYTES_S
+
+
+def load_preparation_s(load: Job, earlier: Iterable[Iterable[StageTime]] = ()) -> float | None:
+    """`preparation_s` of a load, each of whose speculative arms is checked."""
+    return preparation_s(load.refs, sum(case.arm == "sd" for case in load.cases.values()), earlier)
+
+
+def preparation_line(doing: str, seconds: float | None, then: str = "then blocks and their budget begin") -> str:
+    """What is said of getting ready before it begins."""
+    return f"{doing}: {'how long is not known' if seconds is None else f'about {format_duration(seconds)}'}, {then}."
 
 
 def rates_from_results(trials: Iterable[Trial], cases: Mapping[str, Case]) -> TokS:

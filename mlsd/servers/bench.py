@@ -17,6 +17,7 @@ from mlsd.errors import InputError, MlsdError, ServerError
 from mlsd.hardware import read_conditions
 from mlsd.measure.bench import Bench, BlockBench, Report
 from mlsd.measure.messages import BlockMeasured, Started, failed_trial, now, trial_of
+from mlsd.measure.stage_clock import StageClock
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Block, Job, Slot, file_of
 from mlsd.planning.prompts import Prompt
@@ -29,6 +30,7 @@ from mlsd.servers.programs import Counters, grown
 from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.stats import grouped
 from mlsd.trials.rates import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
+from mlsd.trials.stages import StageTime, summed
 
 T = TypeVar("T")
 SPECULATION = "speculation"  # the drafter of a server that was not launched: it does not say which
@@ -110,6 +112,7 @@ class ServerBench(BlockBench):
         self.arm_of: Mapping[str, Arm] = {}  # by the id of a case
         self.deterministic = True
         self.notes: list[str] = []
+        self._of_workers: tuple[StageTime, ...] = ()  # of the block that is measured
 
     def note(self, note: str) -> None:
         """Keep a doubt, once."""
@@ -232,9 +235,17 @@ class ServerBench(BlockBench):
     def at(self, job: Job, report: Report) -> Self:
         """To measure the blocks of a job; the second hears what it is at."""
         self._job, self._report = job, report
+        self._stages = StageClock(self.clock, "resting")
         return self
 
     def measure(self, block: Block) -> BlockMeasured:
+        with self._stages.of("other"):
+            trials = self._trials(block)
+        stages, self._of_workers = summed((*self._of_workers, *self._stages.take())), ()
+        return BlockMeasured(trials=tuple(trials[slot.case_id] for slot in block.slots), stages=stages)
+
+    def _trials(self, block: Block) -> dict[str, Trial]:
+        """The trials of a block by case."""
         trials: dict[str, Trial] = {}
         for arm, slots in grouped(block.slots, lambda slot: self.arm_of[slot.case_id]).items():
             self._report(Started(slot=slots[0]))
@@ -243,7 +254,7 @@ class ServerBench(BlockBench):
                 trials |= {slot.case_id: trial for slot, trial in turn}
             except MlsdError as error:
                 trials |= {slot.case_id: failed_trial(slot, str(error)) for slot in slots}
-        return BlockMeasured(trials=tuple(trials[slot.case_id] for slot in block.slots))
+        return trials
 
     def _own_loop(self, slots: Sequence[Slot]) -> list[tuple[Slot, Trial]]:
         for side in self.sides:
@@ -251,19 +262,29 @@ class ServerBench(BlockBench):
         target, *drafts = map(file_of, self.files)
         plain_first = tuple(sorted(slots, key=lambda slot: slot.case.arm != "ar"))
         job = Job(target=target, models=tuple(drafts), prompts=self._job.prompts, slots=plain_first)
+        self._of_workers = self._stages.take()
         with Bench(job) as bench:
-            return [pair for part in job.blocks for pair in zip(part.slots, bench.measure(part).trials, strict=True)]
+            answers = [(part, bench.measure(part)) for part in job.blocks]
+        self._stages.take()  # which the worker accounts for
+        self._of_workers += tuple(stage for _, answer in answers for stage in answer.stages)
+        return [pair for part, answer in answers for pair in zip(part.slots, answer.trials, strict=True)]
 
     def _turn(self, side: Side, slots: Sequence[Slot]) -> list[tuple[Slot, Trial]]:
         """The trials of one turn, judged when all of its requests have ended. Raises: MlsdError."""
         requests = [self.request(side, slot.case.prompt.key, 1 + slot.repeat) for slot in slots]
         side.stop()
-        endpoint = self.use(side)
-        _warm(endpoint, requests[0], is_new=side.launched)
+        with self._stages.of("load"):
+            endpoint = self.use(side)
+        with self._stages.of("warm-up"):
+            _warm(endpoint, requests[0], is_new=side.launched)
         with ThreadPoolExecutor(len(slots)) as pool:
-            prefills = list(pool.map(lambda request: endpoint.complete(replace(request, n_predict=1)), requests))
+            with self._stages.of("prefill"):
+                prefills = list(pool.map(lambda request: endpoint.complete(replace(request, n_predict=1)), requests))
             before = endpoint.counters() if len(slots) == 1 else None
-            attempts = list(pool.map(lambda request: (now(), _tried(partial(endpoint.complete, request))), requests))
+            with self._stages.of("timed rounds"):
+                attempts = list(
+                    pool.map(lambda request: (now(), _tried(partial(endpoint.complete, request))), requests)
+                )
         is_counted = before is not None and isinstance(attempts[0][1], ServerAnswer)
         counted = grown(before, endpoint.counters() if is_counted else None)
         answers = [

@@ -24,6 +24,7 @@ from mlsd.planning.job import Job, ModelFile, TrialRole, prompt_key
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import MOST_BLOCKS
+from mlsd.planning.time_estimate import preparation_line, preparation_s
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, QualityWarning, Sampling
 from mlsd.servers.bench import SPECULATION, Arm, ServerBench, Side
 from mlsd.servers.connection import START, Tell, check_url
@@ -231,6 +232,7 @@ def measure(
         check_database(path)
         environment = read_environment(run_info(wanted.engine))
         bench = ServerBench(sides, wanted, prompts, files)
+        _announce(sides, files, watcher or Watcher())
         bench.prepare()
         blocks = _blocks(bench)
         cases = {case.id: case for block in blocks for _, case in block}
@@ -276,6 +278,17 @@ def measure(
         base=decides.base,
         agreement=tuple(bench.agreement()),
     )
+
+
+def _announce(sides: Sequence[Side], files: Sequence[LocalModel], watcher: Watcher) -> None:
+    """Say what comes before the first block, and how long starting the servers that are launched takes."""
+    asking = f"asking {'both' if len(sides) == 2 else f'all {len(sides)}'} sides what they answer"
+    if sides[0].launched:
+        start_s = preparation_s(model.ref for model in files)
+        doing, then = "Starting a server, anew for each turn of a side", f"before the first block also {asking}"
+        watcher.ready(preparation_line(doing, start_s, then))
+    else:
+        watcher.ready(preparation_line(f"{asking[0].upper()}{asking[1:]}", None))
 
 
 def _blocks(bench: ServerBench) -> list[list[tuple[Arm, Case]]]:

@@ -21,7 +21,7 @@ class StageTime(Record, frozen=True, kw_only=True):
 
     stage: Stage
     wall_ns: Count
-    processor_ns: Count  # of all threads
+    processor_ns: Count  # of all threads of the process that measured: of a server's none
 
 
 def summed(times: Iterable[StageTime]) -> tuple[StageTime, ...]:

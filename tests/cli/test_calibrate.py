@@ -35,9 +35,10 @@ def test_json_holds_curves_costs_and_experts(tiny: Path, tmp_path: Path, mlsd: M
 
 
 def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, mlsd: Mlsd) -> None:
-    out = run(mlsd, str(tiny / "llama.gguf"), "--db", str(tmp_path / "c.sqlite"), *SHORT)
-    assert "T(1)/T(k)" in out
-    assert "Experts" not in out
+    ran = mlsd("calibrate", tiny / "llama.gguf", "--db", tmp_path / "c.sqlite", *SHORT)
+    assert ran.code == 0 and "Loading, and filling contexts: about 2." in ran.err
+    assert "T(1)/T(k)" in ran.out
+    assert "Experts" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -113,5 +114,6 @@ def test_the_tables_name_parts_and_say_that_this_is_profiling(mlsd: Mlsd, tiny: 
     for word in ("LM head", "attention", "look-up", "with a proposal", "target's trim"):
         assert word in ran.out
     assert "recurrent" not in ran.out  # the network has no such part
+    assert "Loading, and checking how pld rolls back: about 2." in ran.err
     assert "PROFILING" in ran.err and "no speeds" in ran.err
     assert database.exists()

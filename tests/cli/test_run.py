@@ -20,9 +20,13 @@ QUICK = ("--n-threads", 1, "--n-predict", 16, "--repeats", 1, "--prompt", "factu
 
 def test_a_run_can_be_limited_resumed_and_made_afresh(mlsd: Mlsd, tmp_path: Path) -> None:
     common = ("run", "B", "D", "--profile", "tiny", "--db", tmp_path / "s.sqlite", *QUICK, "--json")
-    first = json.loads(mlsd(*common, "--limit", 1).out)["outcome"]
+    ran = mlsd(*common, "--limit", 1)
+    assert ran.err.index("Loading, and checking how arms roll back: about") < ran.err.index("[1/2]"), "before it begins"
+    first = json.loads(ran.out)["outcome"]
     assert (first["n_ok"], first["n_failed"]) == (2, 0)
-    second = json.loads(mlsd(*common).out)["outcome"]
+    ran = mlsd(*common)
+    assert "roll back, of 2 loads: about" in ran.err
+    second = json.loads(ran.out)["outcome"]
     assert second["n_skipped"] == 2
     assert second["n_ok"] == 4
     fresh = json.loads(mlsd(*common, "--fresh").out)["outcome"]

@@ -26,6 +26,6 @@ def test_a_worker_that_gets_ready_without_end_is_given_up_whatever_it_says(
         if is_ready:
             assert all(trial.valid for trial in bench.measure(job.blocks[0]).trials)
         else:
-            with pytest.raises(WorkerError, match=r"took over .* were expected"):
+            with pytest.raises(WorkerError, match=r"took over .* longer than expected"):
                 bench.measure(job.blocks[0])
     assert mac.n_workers == 1

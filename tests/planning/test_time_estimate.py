@@ -6,7 +6,16 @@ from mlsd.planning.job import ModelFile
 from mlsd.planning.options import Overrides
 from mlsd.planning.plan import expand
 from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.planning.time_estimate import Rate, TokS, estimate_time, preparation_s, rates_from_chips, rates_from_results
+from mlsd.planning.time_estimate import (
+    Rate,
+    TokS,
+    estimate_time,
+    load_preparation_s,
+    preparation_line,
+    preparation_s,
+    rates_from_chips,
+    rates_from_results,
+)
 from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, PromptRef, Trial
 from mlsd.trials.stages import StageTime
 
@@ -111,7 +120,9 @@ def test_getting_ready_takes_what_it_took_before_and_longer_for_larger_files_whe
     large = msgspec.structs.replace(
         load, target=msgspec.structs.replace(load.target, ref=msgspec.structs.replace(TARGET, n_bytes=10**10))
     )
-    assert 2.0 < preparation_s(load) < preparation_s(large)
+    sized_s, larger_s = load_preparation_s(load), load_preparation_s(large)
+    assert sized_s is not None and larger_s is not None and 2.0 < sized_s < larger_s
+    assert preparation_line("Loading", larger_s).startswith("Loading: about ")
     earlier = [
         [StageTime(stage="load", wall_ns=9 * 10**9, processor_ns=0)],
         [
@@ -120,4 +131,9 @@ def test_getting_ready_takes_what_it_took_before_and_longer_for_larger_files_whe
             StageTime(stage="timed rounds", wall_ns=50 * 10**9, processor_ns=0),
         ],
     ]
-    assert preparation_s(large, earlier) == 4.0
+    assert load_preparation_s(large, earlier) == 4.0
+
+
+def test_where_the_size_of_a_file_is_not_known_that_is_said_in_place_of_a_guess():
+    seconds = preparation_s([ModelRef(id="here", n_bytes=10**9), ModelRef(id="of no size")])
+    assert seconds is None and "how long is not known" in preparation_line("Loading", seconds)

@@ -119,7 +119,9 @@ def test_each_turn_has_a_server_of_its_own_whether_blocks_are_counted_or_until_d
     monkeypatch.setattr(Launched, "_start", starts)
     monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "none")  # nothing of the environment reaches a launched server
     monkeypatch.setenv("LLAMA_API_KEY", "sk-of-somebody")
-    launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,))
+    counted = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,))
+    took = {stage.stage: stage.wall_ns for stage in counted.outcome.stages}
+    assert took["load"] and took["timed rounds"], "what starts a server is no part of a budget"
     # To be prepared, for its turn, and once to judge, where texts differ.
     assert 4 <= len(started) <= 5 and len({id(server) for server in started}) == 2
     result = launch(llama_server, tmp_path, drafts=(str(DRAFT),), gammas=(GAMMA,), until="decided", budget_s=0.001)

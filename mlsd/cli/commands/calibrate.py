@@ -11,7 +11,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.database import database_to_fill, db_option
 from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Whole
-from mlsd.cli.output import note, print_json, print_table, say, working
+from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.hardware import read_conditions
 from mlsd.planning.options import CalibrateOptions
 from mlsd.records import Case
@@ -242,6 +242,7 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     shared.refuse(click.get_current_context(), of_rounds, not drafts, "the rounds of --draft or --drafter")
     shared.check_models(target, options["draft"])
     from mlsd.analysis.results.round_split import round_split
+    from mlsd.cli.watch import watching_steps
     from mlsd.measure.parent.calibration import breakdown
     from mlsd.planning.request import bench_request
     from mlsd.report.tables.methods import shares_table
@@ -252,8 +253,9 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
     request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)
-    with working(f"Profiling passes of {target}"):
-        profile = breakdown(request, rows=options["rows"], depth=depth, repeats=options["repeats"], db=db)
+    of_passes = {name: options[name] for name in ("rows", "repeats")}
+    with watching_steps(f"Profiling passes of {target}") as watcher:
+        profile = breakdown(request, **of_passes, depth=depth, db=db, watcher=watcher)
     split = None
     if (case := profile.case) is not None:
         rounds = (sums([one]) for trial in profile.trials for one in trial.rounds)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlsd.cli import options as shared
-from mlsd.cli.answers import answer_object
+from mlsd.cli.answers import answer_object, say_stages
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import make_watcher, say_warnings
@@ -88,6 +88,7 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
         _print(result)
         for line in (*engine, *advice):
             say(line)
+        say_stages(result.outcome.stages)
         if result.stopped is not None:
             note(
                 f"Stopped: {STOPPED[result.stopped]}. Intervals are corrected for several arms and for early stopping."
@@ -120,6 +121,7 @@ def _object(result: ServerResult, engine: list[str], advice: tuple[str, ...]) ->
 
     return {
         "database": result.database,
+        "stages": result.outcome.stages,
         "summary": [
             {
                 **arm_object(arm),

@@ -24,11 +24,12 @@ from mlsd.models.library import resolve_model
 from mlsd.planning.job import ModelFile
 from mlsd.planning.options import CalibrateOptions
 from mlsd.planning.prompts import load_prompt
+from mlsd.planning.time_estimate import preparation_line
 from mlsd.records import DRAFT_MODEL, EngineOptions, Environment, ModelRef, Record
 from mlsd.store.newest import newest_or_new
 from mlsd.store.rows import CalibrationPoint, StreamRead, TimedPass
 from mlsd.store.store import Store
-from mlsd.units import GB, NS_PER_S
+from mlsd.units import GB, NS_PER_S, format_bytes
 
 _CHUNK_BYTES = 1 << 23  # so much of the array is one numpy call: long enough for its overhead not to matter
 _DEPTH = 16
@@ -73,7 +74,7 @@ def measure_bandwidth(
 
     Raises: LockError while another run measures on this machine, InputError, EngineError, WorkerError, StoreError.
     """
-    path = db or newest_or_new()
+    path, watcher = db or newest_or_new(), watcher or Watcher()
     if len(set(sizes_mb)) < 2:
         raise InputError("One size cannot tell bandwidth from fixed time.", hint="Like --sizes-mb 100,200,400.")
     environment = read_environment(run_info(engine))
@@ -90,6 +91,9 @@ def measure_bandwidth(
         "engine": msgspec.to_builtins(engine),
         "n_threads": n_threads,
     }
+    n_models, n_bytes = len(sizes_bytes) * len(quants), sum(sizes_bytes) * len(quants)
+    doing = f"Writing {n_models} models of {format_bytes(n_bytes)} in all, and loading each {repeats} times"
+    watcher.ready(preparation_line(doing, None, "and passes are timed in between"))
     with Store.open(path) as store, machine_lock(), recorded_run(store, environment, record) as run_id:
         reads = tuple(
             StreamRead(n_threads=n, repeat=repeat, gb_s=speed)
@@ -97,7 +101,7 @@ def measure_bandwidth(
             for repeat, speed in enumerate(stream_read(read_mb << 20, n, 2 * repeats + 1))
         )
         with tempfile.TemporaryDirectory() as folder:
-            models = write_models(Path(folder), sizes_bytes, quants, watcher or Watcher())
+            models = write_models(Path(folder), sizes_bytes, quants, watcher)
             passes = tuple(time_models(models, engine, repeats))
         store.add_figures(run_id, [*reads, *passes])
     return BandwidthResult(database=str(path), environment=environment, n_threads=n_threads, reads=reads, passes=passes)

@@ -29,6 +29,7 @@ from mlsd.measure.process import check_context
 from mlsd.names import clean
 from mlsd.planning.job import Block, BlockKey, Job, Reference, Slot
 from mlsd.planning.plan import Plan
+from mlsd.planning.time_estimate import load_preparation_s, preparation_line
 from mlsd.records import Environment, ModelFacts, Record, Status, Trial
 from mlsd.store.rows import environment_key
 from mlsd.store.store import Store
@@ -93,6 +94,10 @@ class Watcher:
 
     def tell(self, line: str) -> None:
         """What a person may want to know of builds, of a search, or of a repeat that was stored."""
+
+    def ready(self, line: str) -> None:
+        """How long getting ready will take, before it begins."""
+        self.tell(line)
 
     def planned(self, plan: Plan) -> None:
         """What will be measured is settled, and nothing has run."""
@@ -196,6 +201,7 @@ def run_experiment(
     try:
         with begun(plan, store, settings, watcher) as going:
             watcher.begin(going.n_total, going.n_total - going.outcome().n_left)
+            going.announce()
             for load, blocks in going.todo:
                 if blocks:
                     going.measure(load, blocks, start, choice)
@@ -240,11 +246,10 @@ class OpenRun:
         on_device = plan.environment.backend != "CPU"
         self._judge = BlockJudge(on_device=on_device, tries=store.tries(plan.environment))
         here, cases = environment_key(plan.environment), {id_ for load in plan.loads for id_ in load.cases}
-        self._earlier = [  # what this machine and build measured of these cases: read once, and kept up to date
-            stored.trial
-            for stored in store.trials(rounds=False)
-            if stored.environment_key == here and stored.trial.case_id in cases and stored.trial.tokens
-        ]
+        rows = [row for row in store.trials(rounds=False) if row.environment_key == here and row.trial.case_id in cases]
+        # What this machine and build measured of these cases: read once, and kept up to date.
+        self._earlier = [row.trial for row in rows if row.trial.tokens]
+        self._earlier_runs = {row.run_id for row in rows}
 
     @property
     def n_run(self) -> int:
@@ -259,6 +264,19 @@ class OpenRun:
         n_left = self.n_total - sum(counts.values())
         stages = summed((*(() if self._before is None else self._before.stages), *self._stages))
         return RunOutcome(run_id=self.run_id, **counts, n_left=n_left, interrupted=interrupted, stages=stages)
+
+    def announce(self) -> None:
+        """Say how long getting ready for all loads that are left will take; a bench of servers says that itself."""
+        loads = [load for load, blocks in self.todo if blocks and load.slots[0].case.source == "engine"]
+        if not loads:
+            return
+        runs = self._store.runs() if len(self.todo) == 1 else ()
+        earlier = [run.stages for run in runs if run.id in self._earlier_runs and run.stages]
+        spans_s = [load_preparation_s(load, earlier) for load in loads]
+        known_s = [span_s for span_s in spans_s if span_s is not None]
+        seconds = sum(known_s) if len(known_s) == len(spans_s) else None
+        doing = "Loading, and checking how arms roll back"
+        self._watcher.ready(preparation_line(doing if len(loads) == 1 else f"{doing}, of {len(loads)} loads", seconds))
 
     def account(self, stages: Iterable[StageTime]) -> None:
         """Add to the time that the run's workers took, and store it."""

@@ -21,6 +21,7 @@ from mlsd.planning.options import CalibrateOptions
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt, prompt_from_file
 from mlsd.planning.request import BenchRequest
+from mlsd.planning.time_estimate import preparation_line, preparation_s
 from mlsd.records import DRAFT_MODEL, BackendInfo, Case, DrafterSpec, ModelFacts, Record, Status, Trial
 from mlsd.store.newest import newest_or_new
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares, WidthExactness
@@ -53,7 +54,7 @@ def calibrate(asked: CalibrateOptions, watcher: Watcher | None = None) -> Calibr
 
     Raises: InputError before a model is looked for, ModelFileError, and what `time_and_store` raises.
     """
-    target, draft = str(asked.target), asked.draft and str(asked.draft)
+    target, draft, watcher = str(asked.target), asked.draft and str(asked.draft), watcher or Watcher()
     prompt = load_prompt("length-1024") if asked.text is None else prompt_from_file(str(asked.text))
     if 1 not in asked.rows:
         raise InputError("--rows must hold 1: T(1) is what everything is compared with.")
@@ -76,6 +77,8 @@ def calibrate(asked: CalibrateOptions, watcher: Watcher | None = None) -> Calibr
         windows=_WINDOWS if n_experts else (),
         n_experts=n_experts,
     )
+    doing, then = "Loading, and filling contexts", "then the budget begins"
+    watcher.ready(preparation_line(doing, preparation_s(model.ref for model in models), then))
     return time_and_store(job, Path(asked.db) if asked.db else newest_or_new(), facts, watcher)
 
 
@@ -176,7 +179,13 @@ class Breakdown(Record, frozen=True, kw_only=True):
 
 
 def breakdown(
-    request: BenchRequest, *, rows: Sequence[int], depth: int, repeats: int, db: Path | None = None
+    request: BenchRequest,
+    *,
+    rows: Sequence[int],
+    depth: int,
+    repeats: int,
+    db: Path | None = None,
+    watcher: Watcher | None = None,
 ) -> Breakdown:
     """Profile passes of what a bench of one method measures, into a run of its own, then run the method once.
 
@@ -201,6 +210,9 @@ def breakdown(
         depth=depth,
         repeats=repeats,
     )
+    doing = "Loading" if case is None else f"Loading, and checking how {case.drafter.name} rolls back"
+    seconds = preparation_s(load.refs, n_checked=int(case is not None))
+    (watcher or Watcher()).ready(preparation_line(doing, seconds, "then passes are profiled"))
     with machine_lock():
         path, backend = db or newest_or_new(), run_info(job.engine)
         facts = [model_facts(model.path, ref=model.ref) for model in request.files]

@@ -37,14 +37,14 @@ from mlsd.planning.job import Job, prompt_key
 from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
 from mlsd.planning.request import BenchRequest
-from mlsd.planning.time_estimate import preparation_s
+from mlsd.planning.time_estimate import load_preparation_s, preparation_line
 from mlsd.records import Case, Environment, QualityWarning, Record
 from mlsd.store.newest import study_path
 from mlsd.store.rows import TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.intervals import Stopping
 from mlsd.trials.stages import PREPARATION, StageTime, summed, wall_ns
-from mlsd.units import NS_PER_S, format_duration
+from mlsd.units import NS_PER_S
 
 COMMAND = "compare"  # in the plan of its runs
 CONTROL = "control"  # the first side once more: what differs there is the machine's noise
@@ -136,8 +136,9 @@ def compare(
                     settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
                     side.run = runs.enter_context(begun(plan, store, settings, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
-                about = format_duration(max(preparation_s(side.job) for side in sides.values()))
-                watcher.tell(f"Each turn of a side loads its models anew: about {about}, which no budget counts.")
+                longest_s = max(load_preparation_s(side.job) or 0.0 for side in sides.values()) or None
+                doing = "Each turn of a side loads its models anew"
+                watcher.ready(preparation_line(doing, longest_s, "which no budget counts"))
                 began_s = time.monotonic()  # a budget is of measuring: builds are checked, and nothing has run
                 while n_blocks < request.bench.repeats:
                     roles = next_block(store, session, n_blocks)

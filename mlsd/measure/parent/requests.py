@@ -34,7 +34,6 @@ from mlsd.planning.job import Job
 from mlsd.planning.plan import Plan, plan_bench, prepare_study
 from mlsd.planning.question import Asked
 from mlsd.planning.request import BenchRequest, StudyRequest
-from mlsd.planning.time_estimate import preparation_s
 from mlsd.records import Environment, QualityWarning, Record
 from mlsd.store import sessions
 from mlsd.store.newest import BENCHES, study_path
@@ -44,7 +43,6 @@ from mlsd.store.store import Store
 from mlsd.trials.intervals import Stopping
 from mlsd.trials.on_or_off import Answer, answers, by_target, first_line
 from mlsd.trials.results import BENCH, ArmResult, Measured, SessionPlan
-from mlsd.units import format_duration
 
 Done = tuple[RunOutcome, tuple[QualityWarning, ...]]  # what a run did, and what speaks against it
 Pull = Callable[[str], object]  # brings the model of an id to this machine
@@ -180,13 +178,6 @@ def bench(
             race = None
             if request.goal is not None:
                 race = Race(request.goal, plan=decides, earlier=earlier)
-            runs = {run.id: run for run in store.runs()}
-            stages = [runs[id_].stages for session in before for id_ in session.run_ids if runs[id_].stages]
-            (load,) = plan.loads
-            about = format_duration(preparation_s(load, stages))
-            watcher.tell(
-                f"Loading, and checking how arms roll back: about {about}, then blocks and their budget begin."
-            )
             settings = RunSettings(fresh=fresh, seed=request.seed)
             done = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
             asked = sessions.of_cases(store, environment, decides, cases.values())

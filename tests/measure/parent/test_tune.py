@@ -155,4 +155,4 @@ def test_the_command_prints_one_object_and_says_each_setting(tiny: Path, tmp_pat
     assert answer["database"] == "results/bench.sqlite"
     assert answer["settings"][0]["options"]["ngram"] == 2
     assert len(answer["settings"]) == 5 and len(answer["answers"]) == 1
-    assert "5 settings race" in done.stderr
+    assert "5 settings race" in done.stderr and "Loading, and checking how arms roll back: about" in done.stderr
