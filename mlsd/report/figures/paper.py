@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mlsd.analysis import frames
 from mlsd.analysis.study.study import Study
 from mlsd.audits import published_tables as published
-from mlsd.columns import column, columns
+from mlsd.columns import chosen, column, columns
 from mlsd.errors import AnalysisError
 from mlsd.records import DRAFT_MODEL
 from mlsd.report.figures import draw
@@ -65,7 +65,7 @@ def _swept(study: Study, y: str) -> pd.DataFrame:
     of_suites = [arm for arm in valid if arm.question.suite in ("B", "D")]
     arms = of_suites or [arm for arm in valid if arm.case.drafter.name == DRAFT_MODEL] or valid
     active = {name: facts.n_parameters_active for name, facts in study.facts.items()}
-    frame = frames.frame_of(arms, ARM).assign(
+    frame = frames.frame_of(arms, chosen(ARM, "target drafter draft gamma speedup acceptance_rate")).assign(
         label=arm_labels(arms, lambda arm: f"{arm.case.target.id} + {arm.label}"),
         active=[(active.get(arm.case.target.id) or float("nan")) / 1e9 for arm in arms],
     )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator
@@ -134,7 +135,8 @@ def render(draw: Callable[[], Figure], name: str) -> str:
     """The figure as an SVG element for use inside a page: its ink follows the page, its ids are unique."""
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
         figure, file = draw(), io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        # `savefig` goes through every artist twice, the first time to lay out alone, which drawing does as well.
+        FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = file.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
