@@ -1,6 +1,8 @@
 """Can judging be fooled? Faults of llama.cpp itself, which run and judge share, beside honest runs of many widths.
 
 Drafts are made from the target's own plain text with a share of wrong tokens, so acceptance is what each case wants.
+Prompts are read as a session reads them: once for each kind of context, and runs and judge go on from copies. So whole
+sessions are run as well in which some of these readings are wrong, which all arms, or the judge, then share.
 Cases alternate between two halves, each reported: a limit that was set on one must hold on the other. What a half would
 have set is told as well: the largest distance of an honest memory in noises, and the smallest of a broken one that only
 this distance gave away.
@@ -19,7 +21,7 @@ import numpy as np
 
 from benchmarks.harness import Result, gemma3, smollm2
 from mlsd.clock import MonotonicClock
-from mlsd.engine.context import ContextOptions
+from mlsd.engine.context import Context, ContextOptions
 from mlsd.engine.decode import Generation, GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
@@ -27,7 +29,7 @@ from mlsd.engine.llama.open import open_context
 from mlsd.engine.llama.quantize import quantize
 from mlsd.engine.losslessness import MEMORY_LIMIT_NOISES, Judge
 from mlsd.engine.rollback import make_rollback, rollback_options
-from mlsd.engine.rollback_choice import check_rollback, uses
+from mlsd.engine.rollback_choice import Prefix, RollbackUse, check_rollback, uses
 from mlsd.engine.tree import merge
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import EngineError
@@ -35,12 +37,22 @@ from mlsd.folders import asset_path
 from mlsd.gguf_tools.shape import TINY_ATTENTION
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET
 from mlsd.gguf_tools.synthetic.write import write_random
+from mlsd.measure.messages import BlockMeasured, Event, Turn
+from mlsd.measure.probe_cache import ProbeCache
+from mlsd.measure.worker.arms import Arms
+from mlsd.measure.worker.saved_prompts import SavedPrompts, reading_options
+from mlsd.measure.worker.serve import measure_slots
+from mlsd.planning.job import Job
+from mlsd.planning.plan import plan_bench
 from mlsd.planning.prompts import load_prompt
-from mlsd.records import Losslessness
-from tests.engine.native_faults import CELL_FAULTS, STATE_FAULTS, TREE_FAULTS, native_fault
+from mlsd.planning.request import bench_request
+from mlsd.records import EngineOptions, Losslessness, Trial
+from tests.engine.native_faults import CELL_FAULTS, READING_FAULTS, STATE_FAULTS, TREE_FAULTS, native_fault
 
 PROMPTS = ("factual", "code", "reasoning", "chinese", "length-128")
 RATES = (1.0, 0.25, 0.05)  # of the calls that a fault can spoil
+READ_PROMPTS = ("code", "reasoning", "chinese")
+READING_RATES = (1.0, 0.5, 0.5, 0.5)  # of the readings of prompts, of which a session has few
 TREES = ("keep", "redecode")
 WINDOWED = "gemma3-270m"  # a real model with a window, which its prompts leave
 BROKEN = (
@@ -60,6 +72,8 @@ CAUGHT = ("diverged", "not_judged")
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 15, 16, 31, 63, 96)
 _MANY = 0.05  # of an output's tokens
 _MOST_PROMPT_TOKENS = 200
+_SHARED_TOKENS = 600  # of a prompt that another context has read, most of the text that fills one
+_CHECKED_GAMMA = 4
 _WINDOW_TOKENS = 560  # of the prompt of a model with a window of 512
 _CLOCK = MonotonicClock()
 
@@ -103,7 +117,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     strategy: str = ""  # "": the first that the target knows
     tree: str = "off"
-    device_sampling: bool = True
+    device_sampling: bool = False  # a judge takes no reading of another context where the device samples
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +136,7 @@ class Target:
         self.options = ContextOptions(n_ctx=1024, n_threads=n_threads)
         self._plain: dict[str, tuple[tuple[int, ...], Generation]] = {}
         self._honest: dict[Way, tuple[int, ...]] = {}
+        self.saved, self._read_kinds = SavedPrompts(), set[ContextOptions]()
         self.judge = Judge(partial(open_context, model), self.options)
         with open_context(model, msgspec.structs.replace(self.options, n_ctx=256, n_snapshots=2)) as context:
             recurrent = ("snapshots", "checkpoint") if context.n_snapshots else ("checkpoint",)
@@ -132,14 +147,37 @@ class Target:
         """The prompt's tokens and the plain text after it."""
         if prompt not in self._plain:
             self.close()
-            self.judge = Judge(partial(open_context, self.model), self.options)
+            self.saved, self._read_kinds = SavedPrompts(), set()
+            self.judge = Judge(partial(open_context, self.model), self.options, self.saved.second_reading)
             text = self.model.tokenize(load_prompt(prompt).text)[: self._n_prompt]
-            with open_context(self.model, self.options) as context:
-                limits = GenerationLimits(n_predict=self._n_predict)
-                run = generate(context, NoDrafter(), make_rollback("trim", context), text, limits, _CLOCK)
+            with open_context(self.model, msgspec.structs.replace(self.options, device_sampling=False)) as context:
+                self._time_prefill(context, text)
+                run = self._plain_run(context, text, self._n_predict)
             self._honest.clear()
             self._plain = {prompt: (text, run)}  # the judge of one prompt is dropped with it: what it keeps is large
         return self._plain[prompt]
+
+    def _plain_run(self, context: Context, text: tuple[int, ...], n_predict: int) -> Generation:
+        rollback, limits = make_rollback("trim", context), GenerationLimits(n_predict=n_predict)
+        return generate(context, NoDrafter(), rollback, text, limits, _CLOCK, prefill=self.saved.target)
+
+    def _time_prefill(self, context: Context, text: tuple[int, ...]) -> None:
+        """Read a prompt anew in the first context of its kind, as arms do; a judge goes on from a second reading."""
+        if reading_options(context) not in self._read_kinds:
+            self._read_kinds.add(reading_options(context))
+            with self.saved.anew(target=True):
+                self._plain_run(context, text, 1)
+            self.saved.keep(context, text)
+
+    def read_prefix(self) -> Prefix | None:
+        """A long prompt as another context shares it with the check of a rollback."""
+        saved = SavedPrompts()
+        text = self.model.tokenize(load_prompt("length-1024").text)[:_SHARED_TOKENS]
+        with open_context(self.model, msgspec.structs.replace(self.options, device_sampling=False)) as context:
+            with saved.anew(target=True):
+                saved.target(context, text)
+            saved.keep(context, text)
+            return saved.prefix(context, text)
 
     def close(self) -> None:
         """Free what the judge holds."""
@@ -171,7 +209,8 @@ class Target:
         script = Script(plain.tokens, way.wrong, self.model.vocabulary.n_tokens, depth=depth)
         with open_context(self.model, options) as context:
             rollback, rng = make_rollback(strategy, context), np.random.default_rng([way.seed, gamma])
-            run = generate(context, script, rollback, text, limits, _CLOCK, rng=rng)
+            self._time_prefill(context, text)
+            run = generate(context, script, rollback, text, limits, _CLOCK, rng=rng, prefill=self.saved.target)
             verdict = self.judge.judge(run, plain.tokens, text, context, strategy=strategy)
         differs = float(np.mean([a != b for a, b in zip(run.tokens, plain.tokens, strict=True)]))
         return Tried(tokens=run.tokens, verdict=verdict, differs=differs)
@@ -200,15 +239,52 @@ def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Ite
         kinds = itertools.product(spoilable(target), gammas, RATES)
         for seed, ((base, fault), gamma, rate) in enumerate(kinds):
             way = msgspec.structs.replace(base, gamma=gamma)
+            expected = target.honest(prompt, way)  # before the fault, which no proof of a copy may meet
             try:
                 with native_fault(fault, rate, seed) as injected:
                     tried = target.trial(prompt, way)
             except EngineError:  # llama.cpp itself refused to go on
                 continue
             # An honest run of trees may differ by a tie; then it is no fault that changed its tokens.
-            is_changed = tried.differs > 0 and tried.tokens != target.honest(prompt, way)
+            is_changed = tried.differs > 0 and tried.tokens != expected
             if injected.n_faults:
                 yield _case(target, prompt, way, tried, fault=fault, rate=rate, changed=is_changed)
+
+
+def misread(name: str, path: Path, prompts: Sequence[str], rates: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Whole sessions in which readings of prompts go wrong: what is drafted, by what the same session writes without.
+
+    Checks of rollbacks and of copies were made before, without the fault. Plain decoding goes on from the same reading
+    as what is drafted, so their tokens may be equal and both wrong.
+    """
+    request = bench_request(
+        str(path), drafters=("oracle:accept=0.7",), gammas=(4,), prompts=tuple(prompts), n_predict=32, repeats=2,
+        engine=EngineOptions(n_threads=1),
+    )  # fmt: skip
+    (job,) = plan_bench(request).loads
+    cache = ProbeCache()
+    with closing(LlamaModel(path)) as model:
+        faults = READING_FAULTS[:2] if model.is_recurrent else READING_FAULTS  # cells that move are attention's
+    expected = {(trial.case_id, trial.repeat): trial.tokens for trial in session(job, cache)}
+    for seed, (fault, rate) in enumerate(itertools.product(faults, rates)):
+        with native_fault(fault, rate, seed) as injected:
+            trials = session(job, cache)
+        for trial in trials:
+            if trial.arm == "sd" and trial.losslessness is not None and injected.n_faults:
+                tokens = expected[trial.case_id, trial.repeat]
+                differs = float(np.mean([a != b for a, b in zip(trial.tokens, tokens, strict=True)]))
+                about = {"target": name, "prompt": job.cases[trial.case_id].prompt.key, "repeat": trial.repeat}
+                fault_of = {"strategy": "session", "tree": "off", "fault": fault, "rate": rate}
+                verdict = msgspec.to_builtins(trial.losslessness)
+                yield {**about, **fault_of, "differs": differs, "changed": differs > 0, **verdict}
+
+
+def session(job: Job, cache: ProbeCache) -> list[Trial]:
+    """The trials of a worker that measures a job, block by block."""
+    events = list[Event]()
+    with Arms(job, _CLOCK, cache) as arms:
+        measure_slots(job, events.append, (Turn(slots=block.slots) for block in job.blocks), arms, _CLOCK)
+    return [trial for event in events if isinstance(event, BlockMeasured) for trial in event.trials]
 
 
 def honest(target: Target, prompts: Sequence[str], widths: Sequence[int], seed: int) -> Iterator[dict[str, Any]]:
@@ -244,29 +320,56 @@ def files(folder: Path) -> dict[str, Path]:
 
 def refused(target: Target, widths: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Whether the check before an arm lets every strategy pass that the target has, in contexts such as its runs'."""
+    prefix = target.read_prefix()
     for strategy, gamma in itertools.product(target.strategies, widths):
         for use in uses(target.options, target.model.window, strategy, "target", gamma):
-            check = check_rollback(partial(open_context, target.model), target.options, use)
+            check = check_rollback(partial(open_context, target.model), target.options, use, prefix)
             yield {"target": target.name, "gamma": gamma, "refused": not check.exact, "reason": check.reason}
+
+
+def broken_checks(target: Target) -> Iterator[dict[str, Any]]:
+    """Whether that check lets a broken rollback pass, behind a prompt that was read rightly, and one that was not."""
+    right = target.read_prefix()
+    with native_fault("text"):
+        wrong = target.read_prefix()
+    for (way, fault), prefix in itertools.product(spoilable(target), (right, wrong)):
+        if way.tree == "off":
+            strategy = way.strategy or target.strategies[0]
+            use = RollbackUse(strategy=strategy, role="target", gamma=_CHECKED_GAMMA, behind="long text")
+            with native_fault(fault):
+                check = check_rollback(partial(open_context, target.model), target.options, use, prefix)
+            yield {"target": target.name, "gamma": use.gamma, "fault": fault, "accepted": check.exact}
+
+
+def broken_cases(name: str, path: Path) -> Iterator[dict[str, Any]]:
+    """Faults of rollbacks, then of readings."""
+    is_large, is_windowed = name in _LARGE, name == WINDOWED
+    prompts = ("length-1024",) if is_windowed else PROMPTS[: 3 if is_large else 2]
+    with opened(name, path, 32 if is_large else 64) as target:
+        yield from broken(target, (4,) if is_large else (3, 8), prompts)
+        yield from broken_checks(target)
+    prompts = ("length-600",) if is_windowed else READ_PROMPTS[: 3 if is_large else 2]
+    yield from misread(name, path, prompts, READING_RATES[: 2 if is_large else 4])
+
+
+def honest_cases(name: str, path: Path, seed: int, turn: int) -> Iterator[dict[str, Any]]:
+    """Honest checks and runs; prompts and widths take turns."""
+    prompts, widths = PROMPTS[seed::3], WIDTHS[turn % 3 :: 3]
+    if name == WINDOWED:
+        prompts, widths = ("length-1024",), (1, 4, 8, 16)
+    with opened(name, path, 32 if name in _LARGE else 64, n_threads=2 if turn % 4 == 3 else 1) as target:
+        yield from refused(target, widths[:2])
+        yield from honest(target, prompts, widths, seed)
 
 
 def cases() -> Iterator[dict[str, Any]]:
     """Break every rollback, then run honestly: half an hour of an idle machine, on one thread but for a quarter."""
     with tempfile.TemporaryDirectory() as folder:
-        known = files(Path(folder))
+        paths = files(Path(folder))
         for name in BROKEN:
-            is_large = name in _LARGE
-            prompts = ("length-1024",) if name == WINDOWED else PROMPTS[: 1 if is_large else 2]
-            with opened(name, known[name], 32 if is_large else 64) as target:
-                yield from broken(target, (4,) if is_large else (3, 8), prompts)
-        for seed, (i, (name, path)) in itertools.product(range(2), enumerate(known.items())):
-            turn, n_threads = i + seed, 2 if (i + seed) % 4 == 3 else 1
-            prompts, widths = PROMPTS[seed::3], WIDTHS[turn % 3 :: 3]
-            if name == WINDOWED:
-                prompts, widths = ("length-1024",), (1, 4, 8, 16)
-            with opened(name, path, 32 if name in _LARGE else 64, n_threads) as target:
-                yield from refused(target, widths[:2])
-                yield from honest(target, prompts, widths, seed)
+            yield from broken_cases(name, paths[name])
+        for seed, (i, (name, path)) in itertools.product(range(2), enumerate(paths.items())):
+            yield from honest_cases(name, path, seed, i + seed)
 
 
 def noises(case: dict[str, Any]) -> float | None:
@@ -296,6 +399,10 @@ def table(found: Sequence[dict[str, Any]]) -> list[Result]:
     n_refused = sum(case["refused"] for case in checks)
     name = f"honest rollbacks refused before an arm ({len(checks)})"
     results.append(Result(name, n_refused, n_refused, n_refused, "count", "0", not n_refused))
+    broken_checks = [case for case in found if "accepted" in case]
+    n_accepted = sum(case["accepted"] for case in broken_checks)
+    name = f"broken rollbacks accepted before an arm ({len(broken_checks)})"
+    results.append(Result(name, n_accepted, n_accepted, n_accepted, "count", "0", not n_accepted))
     fair = [case for case in found if "fault" not in case and "refused" not in case]
     for half, tree in itertools.product((0, 1), ("off", "keep", "redecode")):
         mine = [

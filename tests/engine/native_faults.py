@@ -17,6 +17,9 @@ from mlsd.engine.llama.native import library
 STATE_FAULTS = ("half", "layer", "earlier", "ahead")  # of memory with a recurrent part
 CELL_FAULTS = ("ghost", "shifted")  # of attention alone
 TREE_FAULTS = ("ghost", "parents")
+READING_FAULTS = ("token", "text", "positions", "stale")  # of a prompt that is read, before anything is taken back
+
+_LEAST_READING = 33  # tokens of a pass from the first position on that reads a prompt: what warms a context has fewer
 
 _HEADER_BYTES = 8  # magic number and sequence, before the parts of a saved sequence
 _SHAPE_BYTES = 20  # cells, position, sequences, transposition, blocks: before the tables of the recurrent part
@@ -32,6 +35,10 @@ class NativeFault:
     ghost    a rejected cell stays in the attention beside the true ones; of a tree, what lost stays where it was
     shifted  a rejected cell takes the place of the last that was kept
     parents  of two nodes of a tree that have children each has those of the other
+    token    a prompt is read with one wrong token
+    text     another prompt is read in place of the one given
+    positions  half of the cells of a prompt that was read stand one position too early, where there is attention
+    stale    a rejected token is in the first copy of the memory behind a prompt that was read
     """
 
     def __init__(self, kind: str, rate: float, seed: int = 0) -> None:
@@ -44,6 +51,7 @@ class NativeFault:
         self._contexts: dict[int, Any] = {}  # by memory
         self._before: dict[int, bytes] = {}  # by context: the state of the rollback before
         self._n_tail = 0  # bytes of the recurrent part of what was saved last
+        self._read: dict[int, int] = {}  # by context: tokens of the prompt that it has read, and no more
 
     def _strikes(self) -> bool:
         hit = bool(self._rng.random() < self._rate)
@@ -58,6 +66,12 @@ class NativeFault:
         return memory
 
     def size(self, context: Any, sequence: int, flags: int) -> int:
+        n_read = self._read.pop(_address(context), 0)
+        if self.kind == "stale" and n_read and self._strikes():
+            token = (ctypes.c_int32 * 1)(int(self._rng.integers(_LEAST_READING)))
+            assert self._decode(context, self._native.llama_batch_get_one(token, 1)) == 0
+            memory = self._native.llama_get_memory(context)
+            self._native.llama_memory_seq_add(memory, 0, n_read, n_read + 1, -1)
         return int(self._size(context, sequence, flags & 1))  # on the host, where bytes can be seen
 
     def get(self, context: Any, data: Any, size: int, sequence: int, flags: int) -> int:
@@ -67,7 +81,11 @@ class NativeFault:
     def set(self, context: Any, data: Any, size: int, sequence: int, flags: int) -> int:
         given = bytes(data)[:size]
         if self.kind in STATE_FAULTS and self._strikes():
-            true, given = given, self._spoilt(context, given, self._state(context))
+            true, kept = given, self._state(context)
+            if not flags & 1:  # a whole memory, of another context perhaps: its recurrent part is as large as here
+                self._set(context, (ctypes.c_uint8 * size).from_buffer_copy(given), size, sequence, 0)
+                self._n_tail = int(self._size(context, sequence, 1)) - _HEADER_BYTES
+            given = self._spoilt(context, given, kept)
             self._before[_address(context)] = true
         buffer = (ctypes.c_uint8 * size).from_buffer_copy(given)
         return int(self._set(context, buffer, size, sequence, flags & 1))
@@ -101,6 +119,9 @@ class NativeFault:
         return True
 
     def decode(self, context: Any, batch: Any) -> int:
+        self._read.pop(_address(context), None)
+        if self.kind in READING_FAULTS and batch.n_tokens >= _LEAST_READING and batch.pos[0] == 0:
+            return self._misread(context, batch)
         is_tree = batch.n_tokens > 2 and batch.n_seq_id and batch.n_seq_id[0] > 1
         if self.kind != "parents" or not is_tree:
             return int(self._decode(context, batch))
@@ -111,6 +132,25 @@ class NativeFault:
         i, j = pairs[int(self._rng.integers(len(pairs)))]
         batch.token[i], batch.token[j] = batch.token[j], batch.token[i]
         return int(self._decode(context, batch))
+
+    def _misread(self, context: Any, batch: Any) -> int:
+        """Read a prompt, in another way where the fault strikes."""
+        n = batch.n_tokens
+        strikes = self.kind != "stale" and self._strikes()
+        tokens = batch.token[:n]
+        if strikes and self.kind == "token":
+            index, other = (int(i) for i in self._rng.integers(1, n, 2))
+            batch.token[index] = tokens[other] if tokens[other] != tokens[index] else tokens[index] ^ 1
+        elif strikes and self.kind == "text":
+            by = int(self._rng.integers(1, n))
+            for index in range(n):
+                batch.token[index] = tokens[(index + by) % n]
+        code = int(self._decode(context, batch))
+        if strikes and self.kind == "positions":
+            memory = self._native.llama_get_memory(context)
+            self._native.llama_memory_seq_add(memory, 0, int(self._rng.integers(1, n // 2)), n - 1, -1)
+        self._read[_address(context)] = n
+        return code
 
     # --- recurrent states ---------------------------------------------------------------------------------------------
 

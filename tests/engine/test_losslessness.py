@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.truth_losslessness import CAUGHT, TREES, Target, Way, opened, spoilable
+from benchmarks.truth_losslessness import CAUGHT, TREES, Target, Way, misread, opened, spoilable
 from mlsd.clock import MonotonicClock
 from mlsd.engine.context import ContextOptions
 from mlsd.engine.decode import GenerationLimits, generate
@@ -200,6 +200,14 @@ def test_a_fault_that_run_and_judge_share_excuses_nothing(target: Target, gamma:
             n_broken += 1
             assert found.verdict.verdict in CAUGHT, (way, fault, found.verdict)
     assert n_broken
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba2"])
+def test_a_wrong_reading_that_all_arms_go_on_from_excuses_none_of_them(tiny: Path, name: str) -> None:
+    """Plain decoding goes on from it too, so that tokens are equal; another prompt before this one proves nothing."""
+    changed = [case for case in misread(name, tiny / f"{name}.gguf", ("code", "reasoning"), (1.0,)) if case["changed"]]
+    assert {case["prompt"] for case in changed} >= {"reasoning"}
+    assert [case for case in changed if case["verdict"] not in CAUGHT] == []
 
 
 def test_a_fault_is_found_in_the_memory_where_every_token_is_right(tiny: Path) -> None:

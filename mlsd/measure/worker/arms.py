@@ -205,6 +205,8 @@ class Arms:
         for reference in job.references:
             if (prompt := self._prompts.greedy(reference.prompt_sha256)) is not None:
                 self._references[prompt, reference.n_predict] = reference.tokens
+        # Prompts whose one reading was compared, here or with what an earlier run wrote: all arms go on from it.
+        self._compared_prompts = {prompt for prompt, _ in self._references}
 
     @property
     def backend(self) -> BackendInfo:
@@ -498,12 +500,14 @@ class Arms:
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
-        # Plain decoding takes nothing back, and copies of its prompt's memory proved right.
-        is_due = arm_key(case) not in self._compared and case.arm == "sd"
+        # Plain decoding takes nothing back, and goes on from the same reading of the prompt as what is drafted.
+        is_new = arm_key(case) not in self._compared or key[0] not in self._compared_prompts
+        is_due = case.arm == "sd" and is_new
         strategy = arm.target_strategy or "trim"
         verdict = self._judge.judge(run, reference, prompt, arm.context, strategy=strategy, compares_memory=is_due)
-        if is_due:
+        if is_due and verdict.verdict in ("lossless", "near_tie"):
             self._compared.add(arm_key(case))
+            self._compared_prompts.add(key[0])
         if case.arm == "ar":  # only now: one whose judging failed is no reference
             self._references.setdefault(key, run.tokens)
         return verdict

@@ -21,7 +21,7 @@ from mlsd.measure.parent.disturbance import disturbed
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.worker.arms import Arms
 from mlsd.measure.worker.serve import measure_slots
-from mlsd.planning.job import Job, Slot
+from mlsd.planning.job import Job, Reference, Slot
 from mlsd.records import Trial
 from tests.engine.broken_files import write_nan_norm
 from tests.engine.llama.test_context import fail_device_at
@@ -125,11 +125,10 @@ def test_the_plain_trial_of_a_block_is_the_reference_of_what_ran_before_it(
 def test_a_session_that_goes_on_compares_no_memory_again_unless_tokens_differ(tiny: Path) -> None:
     job = make_jobs(tiny)[0]
     plain, drafted = pair(job)
-    known = msgspec.structs.replace(job, compared_memories=(drafted.case_id,))
     compared = []
-    for each in (job, known):
-        with Arms(each, MonotonicClock(), ProbeCache()) as arms:
-            arms.run(plain)
+    for _ in range(2):
+        with Arms(job, MonotonicClock(), ProbeCache()) as arms:
+            written = arms.run(plain)
             trial = arms.run(drafted)
             assert trial.valid and trial.losslessness is not None
             compared.append(trial.losslessness.live_distance is not None)
@@ -137,6 +136,10 @@ def test_a_session_that_goes_on_compares_no_memory_again_unless_tokens_differ(ti
                 arms._references[key] = ((tokens[0] + 1) % 256, *tokens[1:])
             other = arms.run(drafted)
             assert other.losslessness is not None and other.losslessness.live_distance is not None
+        reference = Reference(
+            prompt_sha256=written.prompt_sha256 or "", n_predict=plain.case.n_predict, tokens=written.tokens
+        )
+        job = msgspec.structs.replace(job, compared_memories=(drafted.case_id,), references=(reference,))
     assert compared == [True, False]
 
 
