@@ -168,7 +168,7 @@ def decide(
         effect, out, more, doubt = effects[name], None, None, doubts.get(name, "")
         if name != anchor and name not in controls:
             if effect == "slower":
-                out = "slower than plain decoding"
+                out = "slower"
             elif name in idle:
                 out = NOTHING_PROPOSED
             elif not doubt and name in behind and (behind[name].high or math.inf) < 1 + NO_DIFFERENCE:
