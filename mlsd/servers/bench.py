@@ -212,10 +212,13 @@ class ServerBench(BlockBench):
             self.deterministic = False
             self.note(f"The plain server does not repeat itself{where}: only speed can be judged.")
 
-    def _note_servers(self) -> None:
+    def note_drafting(self) -> None:
+        """Note, once everything is measured, where no answer was drafted: a look-up may find nothing in the first."""
         counts = [(a.proposed, a.accepted) for side in self.sides[1:] if not side.must_draft for a in side.earlier]
         if counts and not self.rivals and not any(map(any, counts)):
             self.note(_NOT_TOLD if set(counts) == {(None, None)} else _NOTHING_DRAFTED)
+
+    def _note_servers(self) -> None:
         for side in self.sides if self.rivals else self.sides[:1]:
             server, n_most = side.reported, max(self.wanted.parallel)
             if server is None:
@@ -394,7 +397,7 @@ class ServerBench(BlockBench):
             if not names:
                 continue
             pairs = {name: (first.references[name], side.references[name]) for name in names}
-            parted = {name: _parted(one.text, other.text) for name, (one, other) in pairs.items()}
+            parted = {name: _parted(answer.text, other.text) for name, (answer, other) in pairs.items()}
             n_same = sum(part is None for part in parted.values())
             yield f"{self.target(arm).id} writes what {self.target(0).id} does on {n_same} of {len(pairs)} prompts."
             yield from (f"{name}: {part}" for name, part in parted.items() if part is not None)

@@ -266,6 +266,7 @@ def measure(
             record |= sessions.as_stored(decides)
             plan = Experiment(loads=(job,), environment=environment, facts=facts, record=record)
             outcome, warnings = conduct(plan, store, RunSettings(seed=wanted.seed), watcher, race or ALL, bench.at)
+            bench.note_drafting()
             advice = "See the page on servers in the documentation."
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in bench.notes)
             store.add_warnings(outcome.run_id, noted)

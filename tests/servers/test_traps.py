@@ -119,6 +119,26 @@ def test_a_draft_that_repeats_an_earlier_request_is_found_by_a_new_prompt_whoeve
             assert any("carries what it drafted from" in note for note in result.notes)
 
 
+class Late(FakeServer):
+    """Drafts from its fourth answer on, as a look-up that found nothing in the first texts."""
+
+    n_answers = 0
+
+    def _llama(self, wanted: Any) -> Iterator[Any]:
+        self.n_answers += 1
+        self.draft = self.n_answers > 3
+        return super()._llama(wanted)
+
+
+@pytest.mark.slow
+def test_a_server_that_drafts_only_what_is_measured_is_not_called_plain(tmp_path: Path) -> None:
+    with FakeServer() as plain, Late() as drafting:
+        ends = connect(plain.url, 5.0), connect(drafting.url, 5.0)
+        result = pair(*ends, tmp_path / "s.sqlite", n_predict=N_PREDICT, repeats=1)
+    assert drafting.counts["proposed"]
+    assert not any("two plain servers" in note for note in result.notes)
+
+
 @pytest.mark.slow
 def test_a_plain_server_that_drafts_and_one_of_another_model_are_found(tmp_path: Path) -> None:
     with FakeServer(draft=True) as server, FakeServer() as other:
