@@ -56,6 +56,14 @@ def test_a_method_that_is_not_predicted_is_named_and_a_typo_gets_the_nearest_nam
     assert ran.code == 2 and "unheard-of-27b-q4_k_m" in ran.err and "q4_k_m-27b" not in ran.err
 
 
+def test_a_database_that_holds_none_of_the_models_is_named(mlsd: Mlsd) -> None:
+    """The answer was the same with it as without, and nothing was said of it."""
+    asked = ("advise", "qwen3.5-9b", "--chip", "M2 Ultra", "--gamma", 4)
+    said = f"{TRIALS}: nothing was measured there of qwen3.5-9b"
+    assert said in mlsd(*asked, "--db", TRIALS).err and "nothing was measured" not in mlsd(*asked).err
+    assert "nothing was measured" not in mlsd("advise", "tiny-moe", "--chip", "M2 Ultra", "--db", TRIALS).err
+
+
 def test_an_option_that_would_change_nothing_is_refused_and_a_method_is_no_target(mlsd: Mlsd) -> None:
     here, chip = ("advise", "tiny-dense", "--quant", "q4_k_m"), ("--chip", "M4 Pro")
     for asked, expected in (

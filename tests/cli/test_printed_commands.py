@@ -19,7 +19,7 @@ from tests.servers.fake import FakeServer
 
 pytestmark = pytest.mark.heavy
 _COMMAND = re.compile(rf"(?=\bmlsd (?:{'|'.join(COMMANDS)})\b)")
-_BEHIND = re.compile(r"\)| decides it\.| \(|, or $|, $|\.? *$|[`;\n]|: real|, and |\. ")
+_BEHIND = re.compile(r"\)| \(|, or $|, $|\.? *$|[`;\n]|: real|, and |\. ")
 # Options at which every default is left, on files whose paths hold a space.
 ASKED = ("--n-predict", 6, "--repeats", 1, "--n-threads", 1, "--n-ctx", 512, "--flash-attention", "off", "--seed", 3)
 

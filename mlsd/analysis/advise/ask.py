@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mlsd.analysis.advise.acceptance import Stated
 from mlsd.analysis.advise.answer import GAMMAS, AdviceQuestion, AdvisedMachine, TargetAdvice, answer
 from mlsd.analysis.advise.prospects import RequestSize
-from mlsd.analysis.predict.evidence import Evidence, read_evidence
+from mlsd.analysis.predict.evidence import Evidence, read_evidence, same_model
 from mlsd.engine.llama.build.prebuilt import A_MAC, installed_build
 from mlsd.errors import InputError, choose
 from mlsd.formats.record import opened_study
@@ -120,7 +120,13 @@ def advise(
                 "--llama-build models an Apple chip, and this machine has none that is known.",
                 hint="Name one with --chip; --build of the commands that measure takes another llama.cpp.",
             )
-    return answer(question, _evidence(paths), machine)
+    evidence = _evidence(paths)
+    advice = answer(question, evidence, machine)
+    refs = [model.facts.ref for model in (advice.target, *advice.drafts)]
+    if not databases or any(same_model(stored.ref, ref) for stored in evidence.models.values() for ref in refs):
+        return advice
+    empty = f"{', '.join(map(str, paths))}: nothing was measured there of {' or '.join(ref.id for ref in refs)}."
+    return replace(advice, notes=(empty, *advice.notes))
 
 
 def _evidence(paths: Sequence[Path]) -> Evidence:

@@ -112,7 +112,7 @@ def next_steps(
         what = f"Nothing is known of {named[8:]}" if named else "No draft is known"
         yield f"{what}: mlsd bench {quoted(called)} {named or '--draft MODEL, or --drafter pld'}{again}"
     else:
-        yield f"{bench}{again} --until decided decides it."
+        yield f"What decides it: {bench}{again} --until decided"
 
 
 def _timing(

@@ -64,9 +64,15 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 )
 @click.option("--depth", type=shared.Whole(min=0), default=0, help="Tokens of context before the output, modelled.")
 @click.option(
-    "--prompt-tokens", type=shared.Whole(min=1), help="With --n-predict: a request, whose whole time is answered, too."
+    "--prompt-tokens",
+    type=shared.Whole(min=1),
+    help="A request's prompt: with --n-predict its whole time is printed, too.",
 )
-@click.option("--n-predict", type=shared.Whole(min=1), help="Output tokens of that request.")
+@click.option(
+    "--n-predict",
+    type=shared.Whole(min=1),
+    help="Output tokens of a request, with --prompt-tokens: print its whole time, too.",
+)
 @click.option("--llama-build", "--build", "build", type=shared.Whole(min=0), default=0, help=_BUILD)
 @click.option(
     "--acceptance",
@@ -81,14 +87,14 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
     help="With --accepted: the answer's length, since rounds may propose less (look-ups, p_min).",
 )
 @click.option("--mgl", type=shared.Real(min=1), help="The same as MGL, tokens per round with the target's own.")
-@shared.quant_option("Of a target that is only known by its shape [default: as its id says, else Q8_0].")
+@shared.quant_option("Quantization of a target that is not here [default: as its id says, else Q8_0].")
 @click.option("--measure", is_flag=True, help="Measure what is left open, until it is decided, and answer again.")
 @click.option(
     "--budget-s",
     type=shared.Real(min=0, min_open=True),
     default=600,
     show_default=True,
-    help="Of --measure: start no further block after this many seconds.",
+    help="With --measure: start no further block after this many seconds.",
 )
 @db_option("all under results/; may be repeated", "databases", multiple=True)
 @shared.json_option
