@@ -76,6 +76,13 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
+class Name(click.Choice[str]):
+    """One of some names; another is answered with those that are similar, and all."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        return f"There is no {str(value)[:40]!r}. {choose(str(value), self.choices)}"
+
+
 def integers(number: Whole = Whole(), word: str = "") -> Parsed[tuple[Any, ...]]:  # noqa: B008 - it is never changed
     """Integers separated by commas: ``1,2,4``; among them one `word`, if there is one."""
 
@@ -85,7 +92,7 @@ def integers(number: Whole = Whole(), word: str = "") -> Parsed[tuple[Any, ...]]
             given = [part if part == word else int(part) for part in parts]
         except ValueError:
             raise ValueError(f"{text[:80]!r} is not a list of integers like 1,2,4") from None
-        return tuple(one if one == word else number.convert(one, None, None) for one in given)
+        return tuple(value if value == word else number.convert(value, None, None) for value in given)
 
     return Parsed("numbers", read)
 
@@ -132,7 +139,7 @@ def _role(text: str) -> tuple[str, str]:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _OFFERS = {"models": offer_models, "methods": offer_methods, "profiles": offer_profiles, "prompts": offer_prompts}
 _FORMS = {"file": _FILE, "goal": UNTIL}
-_ON_OFF = click.Choice(("on", "off"))
+_ON_OFF = Name(("on", "off"))
 
 
 def _whole(option: Option) -> Whole:
@@ -157,7 +164,7 @@ def click_type(declaration: Declared) -> dict[str, Any]:
             "callback": (lambda c, p, v: v or None) if none else None,
         }
     if get_origin(kind) is Literal:
-        return {"type": click.Choice(get_args(kind))}
+        return {"type": Name(get_args(kind))}
     if kind is bool:
         return {"is_flag": True}
     if kind == bool | None:
@@ -341,12 +348,12 @@ def refuse(ctx: click.Context, names: Iterable[str], when: bool, of: str) -> Non
     """Refuse parameters that were given though they would be ignored. Raises: UsageError that names them."""
     given = [p for p in ctx.command.params if p.name in names and was_given(ctx, p.name)] if when else []
     if given:
-        raise click.UsageError(f"{', '.join(max(one.opts, key=len) for one in given)}: only for {of}.")
+        raise click.UsageError(f"{', '.join(max(parameter.opts, key=len) for parameter in given)}: only for {of}.")
 
 
 def known_name(what: str, name: str | None, names_here: Iterable[str]) -> str | None:
     """A name as it is known, in whichever case it was given. Raises: InputError with similar names and the list."""
-    names = {each.lower(): each for each in sorted(names_here)}
+    names = {known.lower(): known for known in sorted(names_here)}
     if name is None or name.lower() in names:
         return name and names[name.lower()]
     hint = choose(name, names.values()) if names else ""

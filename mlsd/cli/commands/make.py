@@ -9,7 +9,7 @@ import msgspec
 
 from mlsd.cli import options as shared
 from mlsd.cli.help import CommandGroup
-from mlsd.cli.options import Real, Whole
+from mlsd.cli.options import Name, Real, Whole
 from mlsd.cli.output import byte_bars, note, print_json, print_table, say
 from mlsd.columns import column
 from mlsd.errors import InputError
@@ -165,9 +165,9 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
 @click.option("--skip", help="Blocks left out: 3,5,8-11.")
 @click.option("--exit", type=Whole(), help="Keep the first N blocks (early exit).")
 @click.option("--fraction", type=Real(), help="Leave out this share, spread evenly; first and last stay: 0.33.")
-@click.option("--component", type=click.Choice(_COMPONENTS), help="Only this part of a hybrid's blocks.")
+@click.option("--component", type=Name(_COMPONENTS), help="Only this part of a hybrid's blocks.")
 @click.option(
-    "--search", type=click.Choice(["greedy", "conflayers"]), help="Search on --text which --fraction of blocks to skip."
+    "--search", type=Name(["greedy", "conflayers"]), help="Search on --text which --fraction of blocks to skip."
 )
 @shared.text_option("The text that --search searches on.")
 @shared.output_option("The GGUF to write.")

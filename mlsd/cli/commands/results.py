@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mlsd.cli.database import db_option, note_left_out, open_study, reading, study_options
 from mlsd.cli.help import CommandGroup
-from mlsd.cli.options import json_option, known_name, output_option
+from mlsd.cli.options import Name, json_option, known_name, output_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError, StoreError
 from mlsd.formats.exports import EXPORTS, export, write_file
@@ -41,7 +41,7 @@ def _trial_options(command: F) -> F:
         return command(*arguments, chosen=TrialFilter(suite=suite, arm=arm, failed=failed or None), **options)
 
     wrapped = click.option("--failed", is_flag=True, help="Only trials that failed.")(with_filter)
-    arms = click.Choice(["ar", "sd"])
+    arms = Name(("ar", "sd"))
     wrapped = click.option("--arm", type=arms, help="Only plain (ar) or speculative (sd) decoding.")(wrapped)
     return _suite_option(wrapped)  # type: ignore[return-value]
 
@@ -200,7 +200,7 @@ def check_file(db: Path | None) -> None:
 
 
 @results.command("export")
-@click.argument("kind", metavar="FORMAT", type=click.Choice(tuple(EXPORTS)))
+@click.argument("kind", metavar="FORMAT", type=Name(tuple(EXPORTS)))
 @_trial_options
 @output_option("The file to write [default: standard output].", required=False)
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
@@ -273,9 +273,9 @@ def fits(target: str | None, db: Path | None, machine: str | None, settings: str
     targets = list(study.paired.pairs["target"].unique())
     target = known_name("target", target, targets)
     wanted = [name for name in targets if target in (None, name)]
-    pairs = [found for found in study.pair_fits if found.target in wanted]
-    curves = [found for found in study.curve_fits if found.target in wanted]
-    predictions = [found for found in study.predictions if found.arm.case.target.id in wanted]
+    pairs = [fit for fit in study.pair_fits if fit.target in wanted]
+    curves = [fit for fit in study.curve_fits if fit.target in wanted]
+    predictions = [prediction for prediction in study.predictions if prediction.arm.case.target.id in wanted]
     arms = [arm for arm in study.pooled if arm.case.target.id in wanted and not arm.is_plain]
     if as_json:
         equations = [row_of(prediction, EQUATIONS) for prediction in predictions]
