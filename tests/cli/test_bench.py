@@ -243,6 +243,13 @@ def test_a_target_alone_is_answered_in_a_sentence_with_settings_that_agree(
     assert all(name in ran.out for name in ("pld", "ngram-cache", "tiny-draft"))
 
 
+def test_a_target_alone_with_a_time_to_decide_in_tries_the_same_methods(mlsd: Mlsd) -> None:
+    """It measured nothing, printed nothing and ended with 0."""
+    ran = mlsd("bench", "tiny-moe", "--gamma", 2, "--until", "decided", "--budget-s", 1, *QUICK[:4])
+    assert ran.code == 0 and "No method given: trying pld, ngram-cache, tiny-draft." in ran.err
+    assert "Answer for code: " in ran.out
+
+
 def test_a_chat_is_measured_in_the_models_template_and_named_so(mlsd: Mlsd, smollm2: Path, tmp_path: Path) -> None:
     talk = tmp_path / "talk.json"
     talk.write_text('[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]')

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlsd.trials.results import ArmResult
 
 
-# Of a bench for which nobody chose what to measure and for how long.
+# Of a bench for which neither methods nor the time are given.
 _SHORT, _BUDGET_S = {"n_predict": 64, "gammas": (2, 4, 8)}, 40.0
 
 
@@ -45,7 +45,8 @@ def bench(ctx: click.Context, /, target: str, as_json: bool, replay: Path | None
 
     Plain (AR) and speculative decoding (SD) are measured in interleaved blocks, and the trials are kept.
 
-    With TARGET alone it tries look-ups and the local drafts of its vocabulary, until each is decided or 40 s are over.
+    Without a method or --repeats it tries look-ups and the drafts here that share TARGET's vocabulary, until each is
+    decided, for 40 s unless --until or --budget-s is given.
 
     TARGET and drafts are GGUF paths or ids that `mlsd models list` shows. A method that needs a draft is measured with
     each one given, or with its own (NAME:draft=FILE). A bench goes on with the blocks of earlier ones that asked the
@@ -73,7 +74,7 @@ def bench(ctx: click.Context, /, target: str, as_json: bool, replay: Path | None
     question = Invocation.of(result.models, request.prompts, db)
     answers = answer_objects(result.answers, result.models, question, result.outcome.stages, result.database)
     if as_json:
-        arms = [arm_object(one) for one in result.results]
+        arms = [arm_object(arm) for arm in result.results]
         goal_met = {} if result.stopped is None else {"stopped": result.stopped}
         about = {"database": result.database, "stages": result.outcome.stages}
         print_json({**about, "trials": _trials(result), "summary": arms, "answers": answers, **goal_met})
@@ -89,12 +90,13 @@ def bench(ctx: click.Context, /, target: str, as_json: bool, replay: Path | None
 
 
 def _defaults(ctx: click.Context) -> dict[str, Any]:
-    """Where nobody chose: look-ups and the drafts that are here, until it is decided or the time is over."""
-    chosen = {name for name in ctx.params if shared.was_given(ctx, name)}
-    if chosen & {"drafts", "drafters", "repeats", "until", "budget_s", "replay"}:
+    """Without a method or a number of blocks: look-ups and the drafts that are here, until decided or out of time."""
+    given = {name for name in ctx.params if shared.was_given(ctx, name)}
+    if given & {"drafts", "drafters", "repeats", "replay"}:
         return {}
-    short = {name: value for name, value in _SHORT.items() if name not in chosen}
-    return {"drafters": None, "until": "decided", "budget_s": _BUDGET_S, **short}
+    budget = {} if "until" in given else {"budget_s": _BUDGET_S}
+    short = {"until": "decided", **budget, **_SHORT}
+    return {"drafters": None, **{name: value for name, value in short.items() if name not in given}}
 
 
 def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replayed, ...]:
@@ -112,7 +114,7 @@ def _replayed(study: Path, target: str, options: dict[str, Any]) -> tuple[Replay
 def _print_replayed(result: BenchResult, replayed: Sequence[Replayed]) -> None:
     from mlsd.trials.decisions import times
 
-    sources = {str(parse_drafter(one.drafter).options["accept"]): one.sentence for one in replayed}
+    sources = {str(parse_drafter(control.drafter).options["accept"]): control.sentence for control in replayed}
     for arm in result.results:
         source = sources.get(str(arm.case.drafter.options.get("accept"))) if arm.control else None
         if source is not None and arm.ratio is not None:
@@ -189,7 +191,7 @@ def search(target: str, as_json: bool, **options: Any) -> list[ArmResult]:
     answers = [] if result.answer is None else [result.answer]
     shown = answer_objects(answers, models, question, result.stages, result.database)
     if as_json:
-        arms = [arm_object(one) for one in result.results]
+        arms = [arm_object(arm) for arm in result.results]
         about = {"stopped": result.stopped, "failed": result.failed, "stages": result.stages}
         print_json({"database": result.database, "settings": arms, "answers": shown, **about})
         return list(result.results)
