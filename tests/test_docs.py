@@ -21,6 +21,7 @@ from nbclient import NotebookClient
 import mlsd
 from mlsd.cli.help import CommandGroup
 from mlsd.cli.main import COMMANDS, cli
+from mlsd.folders import asset_path
 from mlsd.hardware.budget import mac_budget
 from mlsd.measure.parent.checks import WARNINGS
 from mlsd.measure.parent.compare import OUTPUT
@@ -50,8 +51,7 @@ STAND_INS = {
 # The same command, and minutes less of it; a whole line stands between line ends.
 QUICKER = {
     "--n-predict 64 --repeats 2": "--n-predict 24 --repeats 1",
-    "--n-predict 256 --repeats 6": "--n-predict 24 --repeats 1",
-    "--gamma 8 --repeats 6": "--gamma 8 --n-predict 24 --repeats 1",
+    "--prompt copy --repeats 5": "--prompt copy --n-predict 24 --repeats 1",
     "--repeats 2 --n-predict 64": "--repeats 1 --n-predict 16",
     "--until decided --budget-s 100": "--until decided --budget-s 4",
     "mlsd compare . . tiny-dense --n-predict 32": "mlsd compare . . tiny-dense --n-predict 16 --rows 1,2",
@@ -64,6 +64,7 @@ QUICKER = {
     "--n-predict 16 --distances": "--n-predict 6 --distances",
     "--n-tokens 128": "--n-tokens 32",
     "\nmlsd bench tiny-moe\n": "\nmlsd bench tiny-moe --gamma 2 --n-predict 24 --until decided --budget-s 4\n",
+    "\nmlsd bench model.gguf\n": "\nmlsd bench model.gguf --gamma 2 --n-predict 24 --until decided --budget-s 4\n",
     "\nmlsd run B --profile tiny --repeats 1": "\nmlsd run B --profile tiny --n-predict 16 --repeats 1",
 }
 # Commands that need a Mac with the study's models, hours, or a network: shown, explained, and only parsed here.
@@ -87,8 +88,29 @@ def shown_files(path: Path) -> list[tuple[str, str]]:
 
 def lines(path: Path) -> list[str]:
     """What a page tells a reader to type."""
-    shown = [line for block in blocks(path, "console") for line in block.splitlines()]
-    return [line[2:] for line in shown if line.startswith("$ ")]
+    return [line for line, _ in outputs(path)]
+
+
+def outputs(path: Path) -> list[tuple[str, list[str]]]:
+    """What a page tells a reader to type, each with the lines that it shows of what is then printed."""
+    typed: list[tuple[str, list[str]]] = []
+    for line in (line for block in blocks(path, "console") for line in block.splitlines()):
+        if line.startswith("$ "):
+            typed.append((line[2:], []))
+        elif typed and line and not line.startswith(("# ", "...")):
+            typed[-1][1].append(line)
+    return typed
+
+
+def unprinted(printed: str, shown: list[str], *, measured: bool) -> list[str]:
+    """What a page shows of an output and is not in it; of a measurement labels, settings and how sentences begin."""
+    text = re.sub(r"\n(?=[a-z])", " ", "\n".join(line for line in shown if "─" not in line))  # folded sentences
+    if not measured:
+        text = " ".join(text.split())
+        return [text] if text not in " ".join(printed.split()) else []
+    cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
+    parts = [[re.split(r"[:\d]", row[0])[0]] if re.search(r"\d", "".join(row)) else row for row in cells]
+    return [part for row in parts for part in row if part not in printed]
 
 
 ALL_LINES = [line for path in PAGES.values() for line in lines(path)]
@@ -110,6 +132,7 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
         }
         for name, text in shown_files(PAGES[page]):
             (tmp_path / name).write_text(text, encoding="utf-8")
+        shutil.copy(asset_path("tiny/tiny-moe.gguf"), tmp_path / "model.gguf")
         for line in RUN[page]:
             if line.startswith(NOT_RUN):
                 continue
@@ -125,6 +148,8 @@ def test_every_mlsd_command_of_a_page_runs_in_order(page: str, tmp_path: Path) -
             # One quick block decides nothing, which `--fail-on` answers with a code of its own.
             fine = (0, 4) if "--fail-on" in line else (0,)
             assert done.returncode in fine, f"$ {line}\n{done.stdout}\n{done.stderr}"
+            measured = not line.startswith("mlsd audit")
+            assert not unprinted(done.stdout, dict(outputs(PAGES[page]))[line], measured=measured), done.stdout
     if left_out:
         lack("llama-server", f"these lines of the page were not run: {left_out}")
 
