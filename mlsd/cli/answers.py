@@ -36,7 +36,7 @@ def head_lines(database: str, arms: Sequence[ArmResult]) -> list[str]:
     with Store.open(Path(database), create=False, read_only=True) as store:
         runs, facts = {run.id: run for run in store.runs()}, store.models()
     of_target = grouped(arms, lambda arm: arm.case.target.id).values()
-    return [head_line(own, runs[own[0].session], facts) for own in of_target]
+    return [head_line(rows, runs[rows[0].session], facts) for rows in of_target]
 
 
 def answer_objects(
@@ -53,15 +53,15 @@ def answer_objects(
     """
     named, took = {model.ref.id: model for model in models}, tuple(stages)
     if not database:
-        return [answer_object(one, _flags(one, named), next_step(one, question, took)) for one in answers]
+        return [answer_object(answer, _flags(answer, named), next_step(answer, question, took)) for answer in answers]
     from mlsd.analysis.results.widths import certificates, of_arm
     from mlsd.store.store import Store
 
     with Store.open(Path(database), create=False, read_only=True) as store:
         shown = certificates(store)
     return [
-        answer_object(one, _flags(one, named), next_step(one, question, took), of_arm(one.best, shown))
-        for one in answers
+        answer_object(answer, _flags(answer, named), next_step(answer, question, took), of_arm(answer.best, shown))
+        for answer in answers
     ]
 
 
@@ -104,7 +104,7 @@ def next_step(answer: Answer, question: Invocation, stages: Sequence[StageTime] 
     if answer.use in DECIDED:
         return None
     if not (arms := answer.to_repeat):
-        first, tried = next(iter(answer.arms), None), {one.case.drafter.name for one in answer.arms}
+        first, tried = next(iter(answer.arms), None), {arm.case.drafter.name for arm in answer.arms}
         untried = answer.use == "no usable measurement" and not tried >= set(tried_unasked())
         return NextStep(command=question.others(first)) if untried and first is not None else None
     n_blocks = _FIRST_BLOCKS if answer.more_blocks is None else answer.more_blocks + 1

@@ -87,7 +87,7 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(n, one.get_short_help_str(limit=200)) for n, one in self.commands.items()])
+            formatter.write_dl([(name, inner.get_short_help_str(limit=200)) for name, inner in self.commands.items()])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         pieces = super().collect_usage_pieces(ctx)
@@ -129,9 +129,9 @@ def _print_all(ctx: click.Context, parameter: click.Parameter, chosen: bool) -> 
 
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
     default = command.default if isinstance(command, CommandGroup) else None
-    options = [one for one in (default or command).params if isinstance(one, click.Option)]
+    options = [option for option in (default or command).params if isinstance(option, click.Option)]
     for title, members in _grouped(options):
-        shown = [one.get_help_record(ctx) for one in members if ctx.meta.get(_ALL) or is_shown(one)]
+        shown = [option.get_help_record(ctx) for option in members if ctx.meta.get(_ALL) or is_shown(option)]
         if rows := [row for row in shown if row is not None]:
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -145,7 +145,7 @@ def _grouped(options: list[click.Option]) -> Iterator[tuple[str, list[click.Opti
     measures = any(titles.get(option.name or "") == "How long" for option in options)
     yield _WHAT if measures else _OTHERS, [option for option in options if option.name not in titles]
     for title, names in _SECTIONS.items():
-        yield title, sorted((one for one in options if one.name in names), key=lambda one: names.index(one.name or ""))
+        yield title, sorted((o for o in options if o.name in names), key=lambda o: names.index(o.name or ""))
 
 
 def examples() -> dict[str, list[str]]:

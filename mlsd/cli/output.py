@@ -44,7 +44,7 @@ def print_json(value: Any) -> None:
     if secrets():
         data = msgspec.json.encode(redacted(msgspec.json.decode(data)))
     text = msgspec.json.format(data, indent=2).decode()
-    click.echo(_UNUSUAL.sub(lambda found: json.dumps(found[0])[1:-1] if steers(found[0]) else found[0], text))
+    click.echo(_UNUSUAL.sub(lambda match: json.dumps(match[0])[1:-1] if steers(match[0]) else match[0], text))
 
 
 _UNUSUAL = re.compile(r"[^\n -~]")
@@ -72,7 +72,7 @@ def _columns(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-_WHOLE = re.compile(r"`[^`]*`|((?<=: )|(?<=\$ )|^ *)mlsd .*$")  # a command, which somebody may copy
+_WHOLE = re.compile(r"`[^`]*`|((?<=: )|(?<=\$ )|^ *)(mlsd|/usr/bin/env) .*$")  # a command, which somebody may copy
 
 
 def folded(text: str, columns: int | None) -> str:
@@ -81,7 +81,7 @@ def folded(text: str, columns: int | None) -> str:
         return text
     lines = []
     for line in text.split("\n"):
-        unbroken = _WHOLE.sub(lambda found: found[0].replace(" ", "\0"), line)
+        unbroken = _WHOLE.sub(lambda match: match[0].replace(" ", "\0"), line)
         indent = " " * (len(line) - len(line.lstrip()))
         wrap = textwrap.TextWrapper(
             columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False

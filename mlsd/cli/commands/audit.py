@@ -165,12 +165,12 @@ def _print(result: Audit, show_all: bool, *, every_finding: bool = False) -> Non
                 if every_finding or finding.verdict != "possible" or finding.ask:
                     say((f"    {finding.sentence}", _TONES["suspicious" if finding.ask else finding.verdict]))
         doubted = []
-    for (verdict, rule), same in sorted(grouped(doubted, _cause).items(), key=lambda one: _ORDER.index(one[0][0])):
+    for (verdict, rule), same in sorted(grouped(doubted, _cause).items(), key=lambda item: _ORDER.index(item[0][0])):
         tone = _TONES["suspicious" if verdict == "asked" else verdict]
         say((f"{verdict:<10}  ", tone), f"{counted(len(same), 'row')}: {rule.replace('_', ' ')}")
         for row in same[:_NAMED]:
             say(f"    {_name(row)}")
-            sentence = next(one.sentence for one in row.findings if one.rule == rule)
+            sentence = next(finding.sentence for finding in row.findings if finding.rule == rule)
             say((f"        {sentence}", tone))
         if len(same) > _NAMED:
             say(f"    and {len(same) - _NAMED} more (--all names them)")
@@ -197,7 +197,7 @@ def _cause(row: RowAudit) -> tuple[str, str]:
     """What is said of a row, and the first rule that says it."""
     if row.verdict in ("possible", "not judged"):
         return "asked", row.questions[0].rule
-    return row.verdict, next(one.rule for one in row.findings if one.verdict == row.verdict)
+    return row.verdict, next(finding.rule for finding in row.findings if finding.verdict == row.verdict)
 
 
 def _name(row: RowAudit) -> str:

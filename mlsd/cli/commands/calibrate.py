@@ -250,7 +250,7 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     from mlsd.trials.results import Measured
 
     names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompt": "prompts"}
-    lists: dict[str, Any] = {name: (options[own],) for own, name in names.items() if options[own] is not None}
+    lists: dict[str, Any] = {name: (options[option],) for option, name in names.items() if options[option] is not None}
     request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)
     of_passes = {name: options[name] for name in ("rows", "repeats")}
@@ -258,13 +258,13 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
         profile = breakdown(request, **of_passes, depth=depth, db=db, watcher=watcher)
     split = None
     if (case := profile.case) is not None:
-        rounds = (sums([one]) for trial in profile.trials for one in trial.rounds)
-        split = round_split([Measured(case, one, sums(one.rounds), 0) for one in profile.trials], rounds)
+        rounds = (sums([round_]) for trial in profile.trials for round_ in trial.rounds)
+        split = round_split([Measured(case, trial, sums(trial.rounds), 0) for trial in profile.trials], rounds)
     if as_json:
         derived = ("shares", "inflation", "agreement", "in_doubt", "head_by_difference")
         shares = [
-            {"network": profile.network(one), "record": one, **{name: getattr(one, name) for name in derived}}
-            for one in profile.shares
+            {"network": profile.network(share), "record": share, **{name: getattr(share, name) for name in derived}}
+            for share in profile.shares
         ]
         print_json({"shares": shares, "rounds": split, "profiling": True, "database": profile.database})
         return

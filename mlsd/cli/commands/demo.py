@@ -142,8 +142,8 @@ def _rounds(database: Path) -> str:
     if not ignored:
         return ""
     rounds = max(ignored, key=lambda trial: trial.gamma).rounds
-    slowest_ms = max(one.verify_ns for one in rounds) / 1e6
-    shown = " ".join(f"{one.verify_ns / 1e6:.1f}" for one in rounds[:_SHOWN_ROUNDS])
+    slowest_ms = max(round_.verify_ns for round_ in rounds) / 1e6
+    shown = " ".join(f"{round_.verify_ns / 1e6:.1f}" for round_ in rounds[:_SHOWN_ROUNDS])
     return (
         f"Its passes of the target, round by round, in ms: {shown} ... One that works takes {slowest_ms:.0f}; the "
         "others failed at once, and the answer of the last one was read again as if it were new."

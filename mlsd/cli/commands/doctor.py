@@ -137,7 +137,9 @@ def probe(target: str, engine: EngineOptions, gammas: tuple[int, ...], as_json: 
         print_json(result)
         return
     print_table(probe_table(result))
-    reasons = (f"{one.strategy} as a {one.role}: {one.reason}" for one in result.checks if one.reason is not None)
+    reasons = (
+        f"{check.strategy} as a {check.role}: {check.reason}" for check in result.checks if check.reason is not None
+    )
     for reason in dict.fromkeys(reasons):
         say(reason)
     say(

@@ -71,9 +71,10 @@ _LINE_MBIT_S = 100  # of a usual connection; how fast hub and line are is not kn
 @shared.json_option
 @click.pass_context
 def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: bool, **options: Any) -> None:
-    """Print what SUITES (A to G) say which setting to use; every trial is stored as it ends, and a new run resumes.
+    """Print which setting to use, as SUITES (A to G) run on the models of a profile say.
 
-    A failed trial is stored with its reason. Only one run measures on a machine at a time.
+    Every trial is stored as it ends, a failed one with its reason, and the same command resumes. Only one run measures
+    on a machine at a time.
     """
     from mlsd.measure.parent.blocks import RunSettings, Watcher
     from mlsd.measure.parent.requests import run_study
