@@ -51,7 +51,6 @@ STAND_INS = {
 # The same command, and minutes less of it; a whole line stands between line ends.
 QUICKER = {
     "--n-predict 64 --repeats 2": "--n-predict 24 --repeats 1",
-    "--prompt copy --repeats 5": "--prompt copy --n-predict 24 --repeats 1",
     "--repeats 2 --n-predict 64": "--repeats 1 --n-predict 16",
     "--until decided --budget-s 100": "--until decided --budget-s 4",
     "mlsd compare . . tiny-dense --n-predict 32": "mlsd compare . . tiny-dense --n-predict 16 --rows 1,2",
