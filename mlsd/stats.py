@@ -32,6 +32,12 @@ class Interval(Record, frozen=True, kw_only=True):
         said = f" {ends.format(*(f'{end:.{digits}f}' for end in bounds))}" if bounds else ""
         return f"{self.value:.{digits}f}{unit}{said}"
 
+    def digits(self, least: int = 2, against: float = 1.0) -> int:
+        """So many that an end beside `against` is not rounded onto it: they say on which side it lies."""
+        ends = [end for end in (self.low, self.high) if end not in (None, against)]
+        shown = (n for n in range(least, 6) if all(f"{end:.{n}f}" != f"{against:.{n}f}" for end in ends))
+        return next(shown, least)
+
     def decided(self, against: float = 1.0) -> bool | None:
         """Whether the interval excludes `against`; None without an interval."""
         if self.low is None or self.high is None:

@@ -202,9 +202,7 @@ def times(ratio: Interval) -> str:
     """A speedup in words: ``1.21x (95 % 1.15 to 1.27)``."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}x (no interval from {counted(ratio.n, 'block')})"
-    # An end that would be rounded to 1 gets the digits that say on which side of it it lies.
-    shown = (d for d in range(2, 6) if all(float(f"{end:.{d}f}") != 1 or end == 1 for end in (ratio.low, ratio.high)))
-    return ratio.text(next(shown, 2), "x", "(95 % {} to {})")
+    return ratio.text(ratio.digits(), "x", "(95 % {} to {})")
 
 
 _EFFECTS: Mapping[Effect, str] = {

@@ -95,5 +95,5 @@ def test_notes_call_disturbed_trials_disturbed_and_not_invalid(tmp_path: Path) -
         for i, (of, one) in enumerate(made)
     ]
     notes = mlsd.open_study(write(tmp_path / "s.sqlite", rows)).notes
-    assert "2 disturbed trials not used in any speedup, fit or claim." in notes
-    assert "1 invalid trial not used in any speedup, fit or claim." in notes
+    assert "No speedup, fit or claim uses the 2 disturbed trials." in notes
+    assert "No speedup, fit or claim uses the 1 invalid trial." in notes

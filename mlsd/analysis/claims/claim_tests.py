@@ -10,7 +10,7 @@ decision. Nothing is decided from fewer than three blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,20 +81,12 @@ def acceptance_below(paired: PairedTrials) -> TestOutcome | None:
     means: dict[Any, _Mean] = {}
     for key, of_pair in models:
         texts = {prompt: _share(of_text, len(models)) for prompt, of_text in of_pair.groupby("prompt")}
-        rate = mean_over([one.value for one in texts.values()], n_choices=len(models))
-        means[key] = _common(
-            _wider(rate, _share(of_pair, len(models))), texts, ACCEPTANCE_LIMIT, len(of_pair[BLOCK].drop_duplicates())
-        )
-    highest = max(means, key=lambda key: means[key].effect.value)
-    above = [key for key in means if means[key].decision == HOLDS]
-    shown = above[0] if above and means[highest].decision != HOLDS else highest
-    decision = FAILS if above else HOLDS if all(one.decision == FAILS for one in means.values()) else OPEN
-    effect, text = means[shown].effect, means[shown].text
-    target, draft = shown
-    detail = f"Highest: {draft} on {target}, of {counted(len(means), 'pair')} of models.{_of_text(text)}"
-    return TestOutcome(
-        decision, effect, "highest acceptance rate of a pair of models", ACCEPTANCE_LIMIT, pairs, None, detail
-    )
+        rate = mean_over([share.value for share in texts.values()], n_choices=len(models))
+        wider, n_blocks = _wider(rate, _share(of_pair, len(models))), len(of_pair[BLOCK].drop_duplicates())
+        means[key] = _common(wider, texts, ACCEPTANCE_LIMIT, n_blocks).below
+    target, draft = _deciding(means, lambda mean: -mean.effect.value)
+    detail = f"That is {draft} on {target}, of {counted(len(means), 'pair')} of models."
+    return means[target, draft].outcome("acceptance rate of a pair of models", pairs, detail)
 
 
 def _wider(mean: Interval, counted_share: Interval) -> Interval:
@@ -132,11 +124,12 @@ def prompt_types(paired: PairedTrials) -> TestOutcome | None:
     n_choices = len(means) * (len(means) - 1) // 2
     ratios = both["speedup"] / both["speedup_slow"]
     effect = mean_over(ratios.tolist(), both["repeat"].tolist(), ratio=True, n_choices=n_choices)
-    decision = _stable(effect, 0.0) if both["repeat"].nunique() >= LEAST_BLOCKS else OPEN
+    decision, against = _stable(effect, 0.0)
+    if both["repeat"].nunique() < LEAST_BLOCKS:
+        decision = OPEN
     detail = f"Best {best}, worst {worst} of {len(means)}; none means within {100 * STABLE_WITHIN:.0f} %."
-    return TestOutcome(
-        decision, effect, "factor of speedup from the worst text to the best", 1.0, _stack(fast, slow), None, detail
-    )
+    meaning = "factor of speedup from the worst text to the best"
+    return TestOutcome(decision, effect, meaning, against, _stack(fast, slow), None, detail)
 
 
 def prompt_length(paired: PairedTrials) -> TestOutcome | None:
@@ -159,12 +152,13 @@ def prompt_length(paired: PairedTrials) -> TestOutcome | None:
     freedom = len(lengths) - 2
     error = math.sqrt(((y - start - slope * x) ** 2).sum() / freedom / ((x - x.mean()) ** 2).sum())
     span, half = math.log2(lengths[-1] / lengths[0]), t_quantile(0.975, freedom) * error
-    value, low, high = (math.exp(span * one) for one in (slope, slope - half, slope + half))
+    value, low, high = (math.exp(span * rise) for rise in (slope, slope - half, slope + half))
     effect = Interval(value=value, low=low, high=high, n=len(lengths))
     meaning = "factor of speedup from the shortest to the longest prompt"
     detail = f"Stable means within {100 * STABLE_WITHIN:.0f} %."
     used = swept[swept["n_prompt"].isin(lengths)]
-    return TestOutcome(_stable(effect, 1 - STABLE_WITHIN), effect, meaning, 1.0, used, None, detail)
+    decision, against = _stable(effect, 1 - STABLE_WITHIN)
+    return TestOutcome(decision, effect, meaning, against, used, None, detail)
 
 
 # --- plain decoding ---------------------------------------------------------------------------------------------------
@@ -286,13 +280,16 @@ def between_dense(paired: PairedTrials) -> TestOutcome | None:
     both = pairs[pairs["mixture"]].merge(ends[ends["active_small"] < ends["active_large"]].reset_index(), on=by)
     if both.empty:
         return None
-    more = _mean(both.assign(factor=both["speedup"] / both["speedup_small"]), 2)
-    less = _mean(both.assign(factor=both["speedup_large"] / both["speedup"]), 2)
-    detail = f"The largest dense target's over it: {less.effect.text(3)}."
-    meaning = "speedup of the mixture over that of the smallest dense target"
     ids = {*both["trial_id"], *both["trial_id_small"], *both["trial_id_large"]}
-    outcome = more.outcome(meaning, pairs[pairs["trial_id"].isin(ids)], detail)
-    return outcome._replace(decision=_all([more.decision, less.decision]))
+    smallest = _mean(both.assign(factor=both["speedup"] / both["speedup_small"]), 2)
+    largest = _mean(both.assign(factor=both["speedup_large"] / both["speedup"]), 2)
+    return _both(
+        {
+            "speedup of the mixture over that of the smallest dense target": smallest,
+            "speedup of the largest dense target over that of the mixture": largest,
+        },
+        pairs[pairs["trial_id"].isin(ids)],
+    )
 
 
 def total_parameters(paired: PairedTrials) -> TestOutcome | None:
@@ -351,15 +348,13 @@ def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
     steps = dict(list(stepped.groupby([*PAIR, "before", "gamma"])))
     if not steps:
         return None
-    means = {key: _mean(own, len(steps)) for key, own in steps.items()}
-    falling = [key for key, mean in means.items() if mean.decision == FAILS]
-    worst = min(falling or means, key=lambda key: means[key].effect.value)
-    target, draft, small, large = worst
-    detail = f"Worst: {target} with {draft}, gamma {small:g} to {large}; {len(falling)} of "
-    detail += f"{counted(len(means), 'step')} decided to fall."
+    means = {key: _mean(step, len(steps)) for key, step in steps.items()}
+    target, draft, small, large = key = _deciding(means)
+    falling = [mean for mean in means.values() if mean.decision == FAILS]
+    detail = f"That is {target} with {draft}, gamma {small:g} to {large}; {len(falling)} of "
+    detail += f"{counted(len(means), 'step')} certainly fall."
     used = pairs[pairs["trial_id"].isin({*stepped["trial_id"], *stepped["before_id"]})]
-    outcome = means[worst].outcome("factor of speedup of the worst step to a larger gamma", used, detail)
-    return outcome._replace(decision=_all([mean.decision for mean in means.values()]), visible=None)
+    return means[key].outcome("factor of speedup of a step to a larger gamma", used, detail)
 
 
 def larger_gamma(paired: PairedTrials) -> TestOutcome | None:
@@ -385,19 +380,9 @@ def overhead_decides(paired: PairedTrials) -> TestOutcome | None:
     if pairs.empty:
         return None
     verifying = pairs["round_ms"] - pairs["draft_ms"]
-    speedup = _mean(pairs.assign(factor=pairs["speedup"]))
     free = _mean(pairs.assign(factor=pairs["speedup"] * pairs["round_ms"] / verifying))
-    decision = OPEN
-    if speedup.decision == FAILS and free.decision == HOLDS:
-        decision = HOLDS
-    elif speedup.decision == HOLDS or free.decision == FAILS:
-        decision = FAILS
-    decides = speedup if speedup.decision == HOLDS else free
-    meaning = "measured speedup" if decides is speedup else "speedup if drafting took no time"
-    other = free if decides is speedup else speedup
-    name = "If drafting took no time" if decides is speedup else "Measured speedup"
-    outcome = decides.outcome(meaning, pairs, f"{name}: {other.effect.text(3)}.")
-    return outcome._replace(decision=decision)
+    measured = _mean(pairs.assign(factor=pairs["speedup"])).below
+    return _both({"speedup if drafting took no time": free, "measured speedup": measured}, pairs)
 
 
 def retrieval_steady(paired: PairedTrials) -> TestOutcome | None:
@@ -407,10 +392,10 @@ def retrieval_steady(paired: PairedTrials) -> TestOutcome | None:
         return None
     mean, texts = _mean(pairs.assign(factor=pairs["speedup"])), list(pairs.groupby("prompt"))
     each = {str(text): _mean(own.assign(factor=own["speedup"]), len(texts)) for text, own in texts}
-    losing = {text: one for text, one in each.items() if one.decision == FAILS}
+    losing = {text: of_text for text, of_text in each.items() if of_text.decision == FAILS}
     if not losing:
         return mean.outcome("speedup", pairs, "Slower on no prompt beyond the noise.")
-    worst = min(losing, key=lambda text: losing[text].effect.value)
+    worst = _deciding(losing)
     return losing[worst].outcome(f"speedup on {worst}", pairs, f"Slower on: {', '.join(sorted(losing))}.")
 
 
@@ -492,14 +477,39 @@ class _Mean(NamedTuple):
     effect: Interval  # the figure that decides
     value: float  # of the mean over texts
     texts: Mapping[Any, Interval]  # each by itself
+    limit: float
     text: str = ""  # whose figure decides, where the mean does not
     visible: Visible | None = None
 
+    @property
+    def below(self) -> _Mean:
+        """The same of a claim that it is below the limit."""
+        return self._replace(decision=_OPPOSITE.get(self.decision, self.decision))
+
     def outcome(self, meaning: str, pairs: pd.DataFrame, detail: str = "") -> TestOutcome:
-        detail = f"{detail}{_of_text(self.text)}"
+        if self.text:
+            detail += f" Every text says so by itself; the figure is that of {self.text}, which says it least."
         if self.decision == OPEN and len(self.texts) == 2:
-            detail += f" By text: {', '.join(f'{text} {one.value:.3f}' for text, one in self.texts.items())}."
-        return TestOutcome(self.decision, self.effect, meaning, 1.0, pairs, self.visible, detail.strip())
+            detail += f" By text: {', '.join(f'{text} {own.value:.3f}' for text, own in self.texts.items())}."
+        return TestOutcome(self.decision, self.effect, meaning, self.limit, pairs, self.visible, detail.strip())
+
+
+_OPPOSITE: dict[Decision, Decision] = {HOLDS: FAILS, FAILS: HOLDS}
+
+
+def _deciding(means: Mapping[Any, _Mean], size: Callable[[_Mean], float] = lambda mean: mean.effect.value) -> Any:
+    """Of means that a claim says something of each of, the key of that which decides it: the least that fails, else
+    that is open, else of all.
+    """
+    order = (FAILS, OPEN, HOLDS)
+    return min(means, key=lambda key: (order.index(means[key].decision), size(means[key])))
+
+
+def _both(means: Mapping[str, _Mean], pairs: pd.DataFrame) -> TestOutcome:
+    """The test of a claim that says something of two means, by what they mean."""
+    meaning = _deciding(means)
+    (other,) = means.keys() - {meaning}
+    return means[meaning].outcome(meaning, pairs, f"{other.capitalize()}: {means[other].effect.text(3)}.")
 
 
 def _mean(factors: pd.DataFrame, n_choices: int = 1) -> _Mean:
@@ -518,16 +528,12 @@ def _common(whole: Interval, texts: Mapping[Any, Interval], limit: float, n_bloc
     if len(texts) == 1:
         (whole,) = texts.values()
     decision = _above(whole, limit) if n_blocks >= LEAST_BLOCKS else OPEN
-    sides = {_above(one, limit) for one in texts.values()}
+    sides = {_above(of_text, limit) for of_text in texts.values()}
     if decision != OPEN or len(texts) < 2 or len(sides) > 1 or OPEN in sides or n_blocks < LEAST_BLOCKS * len(texts):
-        return _Mean(decision, whole, whole.value, texts)
+        return _Mean(decision, whole, whole.value, texts, limit)
     (decision,) = sides
     least = min(texts, key=lambda text: (texts[text].low or 0.0) if decision == HOLDS else -(texts[text].high or 0.0))
-    return _Mean(decision, texts[least], whole.value, texts, str(least))
-
-
-def _of_text(text: str) -> str:
-    return f" Every text says so by itself; the figure is that of {text}, which says it least." if text else ""
+    return _Mean(decision, texts[least], whole.value, texts, limit, str(least))
 
 
 def _factor(merged: pd.DataFrame, meaning: str) -> TestOutcome | None:
@@ -574,15 +580,9 @@ def _above(effect: Interval, limit: float) -> Decision:
     return FAILS if effect.high < limit else OPEN
 
 
-def _stable(effect: Interval, least: float) -> Decision:
-    """Whether the interval lies between `least` and what still counts as no change upwards, or beside."""
-    low, high = effect.low or 0.0, effect.high or math.inf
-    if low >= least and high <= 1 + STABLE_WITHIN:
-        return HOLDS
-    return FAILS if high < least or low > 1 + STABLE_WITHIN else OPEN
-
-
-def _all(decisions: Iterable[Decision]) -> Decision:
-    """Of a claim that each of these has to hold for."""
-    different = set(decisions)
-    return FAILS if FAILS in different else HOLDS if different == {HOLDS} else OPEN
+def _stable(effect: Interval, least: float) -> tuple[Decision, float]:
+    """Whether the interval lies between `least` and what still counts as no change upwards, or beside; by which end."""
+    low, high, most = effect.low or 0.0, effect.high or math.inf, 1 + STABLE_WITHIN
+    if low >= least and high <= most:
+        return HOLDS, most
+    return FAILS if high < least or low > most else OPEN, most if low >= least else least

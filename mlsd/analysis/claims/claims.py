@@ -173,8 +173,12 @@ def _of_plain_numbers(figures: _Figures) -> _Figures:
 
 def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials, n_loops: int) -> str:
     effect, pairs = outcome.effect, outcome.pairs
-    interval = effect.text(3, ends="(95 % {} to {})") + ("" if effect.low is not None else " (without an interval)")
-    against = "" if outcome.against is None else f", against {outcome.against:g}"
+    against = "" if outcome.against is None else f", against {outcome.against:.3g}"
+    figure = effect.text(effect.digits(3, outcome.against or 0.0), ends="(95 % {} to {})")
+    if effect.low is None:
+        figure += " (without an interval)"
+    elif decision == "not decided yet" and effect.n == 2:  # whose interval says nothing
+        figure = f"{effect.value:.3f} (of 2 values)"
     targets, drafts = ", ".join(pairs["target"].unique()), ", ".join(_drafts(pairs))
     scope = [
         f"{targets} with {drafts}" if drafts else targets,
@@ -184,7 +188,7 @@ def _sentence(decision: Decision, outcome: TestOutcome, paired: PairedTrials, n_
     texts, repeats = pairs["prompt"].nunique(), int(pairs.groupby("prompt")["repeat"].nunique().max())
     data = f"{counted(texts, 'text')}, {counted(repeats, 'repeat')}"
     left_out = f" {counted(n_loops, 'trial')} left out, whose output repeats itself to its end." if n_loops else ""
-    finding = f"{decision.capitalize()}: {outcome.meaning} {interval}{against}; {data}"
+    finding = f"{decision.capitalize()}: {outcome.meaning} {figure}{against}; {data}"
     return f"{finding}; on {', '.join(filter(None, scope))}. {outcome.detail}{left_out}".strip()
 
 

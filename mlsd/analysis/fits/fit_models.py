@@ -87,7 +87,7 @@ def stepped(edges: Sequence[int]) -> Model:
     """A line with a jump where another kernel takes over, at given or found (`curves.find_steps`) row counts."""
     return _sum_of_terms(
         "stepped",
-        f"T(k) = fixed + per_row k + jumps at {', '.join(map(str, edges))} rows",
+        "T(k) = fixed + per_row k + jump_r of each r up to k",
         [_FIXED, _PER_ROW, *(Parameter(f"jump_{edge}_ms", "ms") for edge in edges)],
         lambda c, _: [1.0, c["rows"], *step_columns(c["rows"], edges).T],
     )

@@ -97,7 +97,7 @@ class Study:
         lines = list(self.left_out)
         for status in (Status.INVALID, Status.DISTURBED):
             if n := sum(one.trial.status is status for one in self.stored):
-                lines.append(f"{counted(n, f'{status.value} trial')} not used in any speedup, fit or claim.")
+                lines.append(f"No speedup, fit or claim uses the {counted(n, f'{status.value} trial')}.")
         if self.refuted:
             lines.append(comparability.refuted_words(len(self.refuted), self.source))
         return tuple(lines)

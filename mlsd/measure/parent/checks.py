@@ -11,7 +11,7 @@ from mlsd.records import Conditions, Environment, QualityWarning, Record, Status
 from mlsd.stats import grouped, t_quantile
 from mlsd.trials.decisions import SHORT_DECODE_NS
 from mlsd.trials.rates import speed
-from mlsd.units import GIB, MIB, NS_PER_MS, format_bytes, format_percent
+from mlsd.units import GIB, MIB, NS_PER_MS, counted, format_bytes, format_percent
 
 SPREAD_LIMIT = 0.10  # standard deviation over mean; the limit at which pyperf warns, too
 DRIFT_LIMIT = 0.02  # change of the baseline over the run that is worth a word
@@ -181,15 +181,16 @@ def _not_counted(trials: Sequence[Trial], measured: Sequence[Trial]) -> Iterator
     errors = Counter((t.reason or "no reason given").splitlines()[0] for t in failed)
     for error, count in errors.most_common():
         advice = "See `mlsd results trials --failed`; run again to retry."
-        yield _warning("failed_trials", f"{count} trials failed: {error}", advice)
+        yield _warning("failed_trials", f"{counted(count, 'trial')} failed: {error}", advice)
     if failing := [t.failed_native_calls for t in measured if t.failed_native_calls]:
         yield _warning(
             "failed_native_calls",
-            f"{sum(failing)} llama.cpp calls failed in {len(failing)} trials; their numbers come from stale results.",
+            f"{counted(sum(failing), 'llama.cpp call')} failed in {counted(len(failing), 'trial')}, whose numbers come "
+            "from stale results.",
             "Do not use these trials; choose a rollback strategy that `mlsd doctor model MODEL` reports as exact.",
         )
     for case_id, count in Counter(t.case_id for t in measured if _diverged(t)).items():
-        sentence = f"{count} outputs (or states behind them) differ from plain decoding beyond what noise explains."
+        sentence = f"In {counted(count, 'trial')} output or state differ from plain decoding by more than noise."
         advice = "The speed of a wrong output means nothing: run `mlsd doctor model` on target and draft."
         yield _warning("diverged", sentence, advice, case_id)
     outputs = dict.fromkeys((t.case_id, t.tokens) for t in measured if t.losslessness and t.tokens)  # greedy
@@ -199,21 +200,22 @@ def _not_counted(trials: Sequence[Trial], measured: Sequence[Trial]) -> Iterator
             advice = "The backend is not deterministic here; compare acceptance with care."
             yield _warning("unstable_output", sentence, advice, case_id)
     if n_hot := sum(t.status is Status.HOT for t in measured):
-        sentence = f"{n_hot} trials were measured while passes became slower, as each time that they were tried."
+        sentence = f"{counted(n_hot, 'trial')} ran while passes became slower, at every try."
         yield _warning("kept_hot", sentence, "They are kept and marked: compare within blocks only; a fan would help.")
     if reasons := [t.reason for t in measured if t.status is Status.DISTURBED]:
-        sentence = f"{len(reasons)} trials were interrupted or starved, so their times are not used ({reasons[0]})."
+        sentence = f"Times of {counted(len(reasons), 'trial')} are not used: interrupted or starved ({reasons[0]})."
         yield _warning("disturbed", sentence, "Run the same command again to repeat them, with other programs closed.")
     invalid = [t for t in measured if t.status is Status.INVALID and not t.failed_native_calls and not _diverged(t)]
     for reason, count in Counter(t.reason or "no reason given" for t in invalid).most_common():
-        sentence = f"{count} trials are not valid: {reason}"
+        sentence = f"{counted(count, 'invalid trial')}: {reason}"
         yield _warning("invalid_trials", sentence, "Leave them out of any comparison.")
     for case_id, count in Counter(t.case_id for t in measured if not t.timed).items():
-        sentence = f"{count} trials drafted inside the target: they measure acceptance, not speed."
+        sentence = f"{counted(count, 'trial')} drafted inside the target, which measures acceptance, not speed."
         yield _warning("not_timed", sentence, "Measure the same blocks with mode=sync to get a speed.", case_id)
     fell_back = Counter((t.case_id, t.fell_back) for t in measured if t.fell_back is not None)
     for (case_id, why), count in fell_back.items():
-        sentence = f"{count} trials asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
+        trials_of = counted(count, "trial")
+        sentence = f"{trials_of} asked for mode=sync, but the draft kept its own memory: {why.rstrip('.')}."
         advice = "Treat them as mode=own: fewer tokens are accepted than with the target's memory."
         yield _warning("sync_fallback", sentence, advice, case_id)
 

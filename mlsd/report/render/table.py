@@ -96,6 +96,7 @@ def formatted(value: Any, format: str = "") -> Cell:
         return interval(value, digits, unit)
     if value.low is None or value.high is None:
         return Cell(text="-")
+    digits = value.digits(digits)
     return Cell(text=f"{value.low:.{digits}f} .. {value.high:.{digits}f}", sort=value.low)
 
 
@@ -106,11 +107,22 @@ def _number(value: float, digits: int, unit: str = "") -> Cell:
 
 
 def interval(
-    estimate: Interval | None, digits: int = 2, unit: str = "", tone: Tone = "", *, units: str = "values"
+    estimate: Interval | None,
+    digits: int = 2,
+    unit: str = "",
+    tone: Tone = "",
+    *,
+    units: str = "values",
+    against: float | None = None,
 ) -> Cell:
-    """An estimate with its 95 % interval; of two `units` that give no width, or one beyond tenfold, their number."""
+    """An estimate with its 95 % interval; of two `units` that give no width, or one beyond tenfold, their number.
+
+    No end is rounded onto what it is held `against`, of a ratio 1.
+    """
     if estimate is None:
         return Cell(text="-")
+    if against is not None or unit == "x":
+        digits = estimate.digits(digits, 1.0 if against is None else against)
     shown = significant(estimate.value, digits) + unit
     if estimate.low is not None and estimate.high is not None:
         vague = estimate.n == 2 and (estimate.low == estimate.high or 0 < 10 * estimate.low < estimate.high)

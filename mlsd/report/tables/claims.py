@@ -126,8 +126,10 @@ def scoreboard(verdicts: Sequence[ClaimVerdict]) -> Table:
 
 
 def _deciding(verdict: ClaimVerdict) -> str | None:
+    if verdict.effect is None:
+        return None
     limit = "" if verdict.against is None else f", against {significant(verdict.against)}"
-    return None if verdict.effect is None else f"{verdict.meaning}: {interval(verdict.effect).text}{limit}"
+    return f"{verdict.meaning}: {interval(verdict.effect, against=verdict.against).text}{limit}"
 
 
 def claim_table(study: Study) -> Table:

@@ -96,7 +96,8 @@ def traffic_table(study: Study) -> Table:
                "of the peak, so", detail=True),
         *chosen(BANDWIDTH, "time_a_token bytes_a_token claimed_a_token gflop_s"),
         id="traffic",
-        note="Where all weights over the time exceed the memory, they were not all read, or stay in a cache.",
+        note="Above 100 % of measured the weights stay in a cache; where all weights over the time exceed the memory, "
+        "they were not all read, or stay in a cache.",
     )  # fmt: skip
 
 

@@ -3,6 +3,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 
 from mlsd.analysis import frames
@@ -284,15 +286,37 @@ def test_outputs_that_repeat_themselves_are_left_out_and_that_is_said(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claim", sorted(BY_ID))
-def test_the_figure_printed_is_the_one_that_decides(tmp_path: Path, claim: str) -> None:
-    """Two texts so unlike that no mean over them says anything, each as sure of itself as can be."""
-    arms = (LOW, replace(HIGH, gammas=(2, 4, 8)), replace(MIDDLE, alpha=0.05), replace(MIDDLE, target="moe-q4"))
+def test_the_figure_printed_is_the_one_that_decides_or_leaves_open(tmp_path: Path) -> None:
+    """Targets, gammas and texts unlike each other, some sure of themselves and some noisy."""
+    arms = (LOW, HIGH, replace(MIDDLE, alpha=0.05), replace(MIDDLE, target="moe-q4"))
     paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=arms, prompts=("code", "factual"))))
-    wild = paired.pairs["speedup"].mask(paired.pairs["prompt"] == "code", lambda own: own**6)
-    found = decide(BY_ID[claim], replace(paired, pairs=paired.pairs.assign(speedup=wild)))
-    if found.decision in ("holds here", "does not hold here") and found.against is not None:
-        assert found.effect is not None and found.effect.decided(found.against), found.sentence
+    random, decisions = np.random.default_rng(7), set[tuple[str, str]]()
+    for _ in range(12):
+        factor = pd.Series(1.0, paired.pairs.index)
+        for by in (["target"], ["target", "gamma"], ["prompt"], ["target", "gamma", "prompt"], ["trial_id"]):
+            groups = paired.pairs.groupby(by).ngroup()
+            factor *= np.exp(random.normal(0, random.choice([0.01, 0.1, 0.3]), groups.max() + 1))[groups]
+        pairs = paired.pairs.assign(speedup=paired.pairs["speedup"] * factor)
+        for found in decide_all(replace(paired, pairs=pairs)):
+            decisions.add((found.claim.id, found.decision))
+            if found.effect is not None and found.against is not None:
+                assert found.effect.decided(found.against) is (found.decision != "not decided yet"), found.sentence
+    assert len(decisions) > 20
+
+
+def test_two_texts_that_decide_nothing_are_told_in_place_of_an_interval(tmp_path: Path) -> None:
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(FAST_VERIFY,), prompts=("code", "factual"))))
+    speedups = paired.pairs["prompt"].map({"code": 0.9, "factual": 1.3}) + 0.001 * paired.pairs["repeat"]
+    found = decide(BY_ID["moe-speedup"], replace(paired, pairs=paired.pairs.assign(speedup=speedups)))
+    assert found.decision == "not decided yet" and "1.083 (of 2 values), against 1;" in found.sentence
+    assert "By text: code 0.901, factual 1.301." in found.sentence
+
+
+def test_an_end_beside_the_limit_is_not_rounded_onto_it(tmp_path: Path) -> None:
+    paired = read_study(write_study(tmp_path / "s.sqlite", Study(arms=(SLOW_VERIFY,))))
+    speedups = 0.99990 + 0.00001 * paired.pairs["repeat"]
+    found = decide(BY_ID["moe-speedup"], replace(paired, pairs=paired.pairs.assign(speedup=speedups)))
+    assert found.decision == "does not hold here" and "1.0000" not in found.sentence and "0.9999" in found.sentence
 
 
 def test_noise_leaves_a_claim_undecided(tmp_path: Path) -> None:

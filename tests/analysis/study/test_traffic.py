@@ -8,7 +8,7 @@ import pytest
 import mlsd
 from mlsd.analysis.experts.coverage import coverage_table
 from mlsd.analysis.fits.calibration import target_curve
-from mlsd.analysis.study.traffic import M2_ULTRA, compute_roof, timed_passes
+from mlsd.analysis.study.traffic import M2_ULTRA, Roof, compute_roof, timed_passes
 from mlsd.records import ModelFacts, ModelRef
 from mlsd.report.tables.equations import printed_reads, traffic_sentences, traffic_table
 from tests.analysis.experts.test_coverage import MIXTURE, routed
@@ -62,3 +62,14 @@ def test_one_machines_trials_alone_fill_the_bandwidth_analysis(tmp_path: Path) -
     assert any(row[0].text == "moe_q4" for row in traffic_table(study).rows)
     words = " ".join(traffic_sentences(study))
     assert "18.1 ms" in words and "1138 GB/s" in words
+
+
+def test_a_token_that_reads_faster_than_memory_gives_is_said_to_come_from_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = mlsd.open_study(whole_study(tmp_path / "s.sqlite"))
+    passes = [one for one in study.read_passes if one.source == "plain decoding"]
+    for share, remarked in ((0.5, True), (2.0, False)):
+        roof = Roof(name="here", gb_s=share * min(one.gb_s for one in passes), gflop_s=None, source="measured")
+        monkeypatch.setitem(study.__dict__, "read_passes", [msgspec.structs.replace(one, roof=roof) for one in passes])
+        assert any("the weights stay in a cache" in sentence for sentence in traffic_sentences(study)) is remarked

@@ -95,7 +95,7 @@ def test_swap_and_load_count_beyond_what_a_system_does_by_itself(
 
 def test_failed_trials_are_counted_by_reason() -> None:
     warnings = check_run([failed(reason="killed\nlog line"), failed(reason="killed"), failed(reason="hung")])
-    assert [w.message for w in warnings] == ["2 trials failed: killed", "1 trials failed: hung"]
+    assert [w.message for w in warnings] == ["2 trials failed: killed", "1 trial failed: hung"]
 
 
 OTHER = {"tokens": tuple(range(1, 102))}
@@ -105,8 +105,12 @@ OTHER = {"tokens": tuple(range(1, 102))}
     ("trials", "code", "words"),
     [
         ([good(failed_native_calls=7, status=Status.INVALID)], "failed_native_calls", "7 llama.cpp calls failed"),
-        ([good(losslessness=Losslessness(verdict="diverged"), status=Status.INVALID)], "diverged", "1 outputs"),
-        ([good(status=Status.INVALID, reason="unchecked")], "invalid_trials", "not valid: unchecked"),
+        (
+            [good(losslessness=Losslessness(verdict="diverged"), status=Status.INVALID)],
+            "diverged",
+            "In 1 trial output or state differ",
+        ),
+        ([good(status=Status.INVALID, reason="unchecked")], "invalid_trials", "1 invalid trial: unchecked"),
         ([good(), good(**OTHER)], "unstable_output", "2 different outputs"),
         ([good(losslessness=None), good(losslessness=None, **OTHER)], None, ""),
         ([good(5_000), good(4_900)], "too_short", "2 of 2 trials decoded for less than 100 ms (the shortest for 20.0"),
