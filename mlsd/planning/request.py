@@ -217,8 +217,8 @@ def resolve_bench(asked: BenchOptions) -> BenchRequest:
     """A request from names: models are GGUF paths or ids, those that are made locally made now.
 
     `drafts` are draft models, or second files of the `drafters` that take one; a drafter may name its own with the
-    option `draft`; None: what `default_arms` finds. With `chat`, or a value of `think`, prompts stand in the target's
-    chat template.
+    option `draft`; where they are None, or none is given `until` something is decided, they are what `default_arms`
+    finds. With `chat`, or a value of `think`, prompts stand in the target's chat template.
 
     Raises: UnsupportedError, InputError, PromptError, ManifestError, ModelFileError; what names alone show comes before
     a hash or a file to make.
@@ -235,7 +235,7 @@ def resolve_bench(asked: BenchOptions) -> BenchRequest:
     model, default = resolve_model(target, make=True), None
     for prompt in texts.values():
         _check_chat(prompt, model.path)
-    if asked.drafters is None:
+    if asked.drafters is None or not (chosen or drafts or asked.until is None):  # plain decoding alone decides nothing
         default = default_arms(model)
         drafts, chosen = default.drafts, [(DrafterSpec(name=name), None) for name in default.drafters]
     specs, files = _with_drafts(chosen, [resolve_model(name, make=True) for name in drafts])

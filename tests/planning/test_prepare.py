@@ -115,6 +115,8 @@ def test_the_embedded_family_has_its_draft_and_none_is_that_of_itself_nor_of_ano
     found = default_arms(resolve_model("tiny-moe"))
     assert (found.drafters, found.drafts) == (("pld", "ngram-cache"), ("tiny-draft",))
     assert default_arms(resolve_model("tiny-draft")).drafts == ()
+    assert bench_request("tiny-moe", until="decided").arms == bench_request("tiny-moe", drafters=None).arms
+    assert bench_request("tiny-moe", repeats=1).arms == ()
     assert "tiny-draft" not in default_arms(resolve_model(str(tiny / "llama.gguf"))).drafts
 
 
