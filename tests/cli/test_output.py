@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mlsd import cli
 from mlsd.cli import output, watch
-from mlsd.measure.messages import Progress, Started
+from mlsd.measure.messages import Progress
 from mlsd.planning.job import Job, ModelFile, Slot
 from mlsd.records import Case, ModelRef, PromptRef, Status, Trial
 from mlsd.redact import VARIABLES, hide
@@ -69,38 +69,53 @@ def test_every_line_goes_through_one_door() -> None:
                 assert "markup=False" in ast.unparse(node), f"{path}: a model's name would be markup"
 
 
-def test_a_bar_shows_names_and_errors_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal of 200 columns shows of a line that moves."""
     shown = io.StringIO()
-    bar = watch.Bar()
-    monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
-    with bar:
-        bar.begin(1, 0)
-        bar.job(Job(target=ModelFile(ref=CASE.target, path=""), prompts={}, slots=()))
-        bar.trial(SLOT, TRIAL)
-    said = shown.getvalue()
-    assert "[bold]x[/]" in said and not [c for c in STEERING if c in said.replace("\x1b", "")]
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
+    monkeypatch.setattr(watch, "shows_progress", lambda: True)
+    monkeypatch.setattr(output, "shows_progress", lambda: True)
+    return shown
+
+
+def test_a_line_that_moves_shows_names_as_they_are(screen: io.StringIO) -> None:
+    with watch.TrialWatcher() as watcher:
+        watcher.begin(1, 0)
+        watcher.job(Job(target=ModelFile(ref=CASE.target, path=""), prompts={}, slots=()))
+        watcher.event(Progress(slot=SLOT, n_tokens=3))
+    said = screen.getvalue()
+    assert "[0/1] " in said and "[bold]x[/]" in said and not [c for c in STEERING if c in said.replace("\x1b", "")]
     assert "\x1b[31mred" not in said
 
 
-def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the_most_trials(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_line_that_moves_counts_trials_and_says_how_long_the_rest_takes(
+    screen: io.StringIO, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bar, lines, shown = watch.Bar(1e6), watch.LineWatcher(1e6), io.StringIO()
-    monkeypatch.setattr(bar._bar.live, "console", Console(file=shown, force_terminal=True, width=200))
-    for watcher in (bar, lines):
-        with watcher:
-            for _ in range(2):  # waves of a search
-                watcher.begin(300, 0)
-                watcher.trial(SLOT, TRIAL)
-    for said in (shown.getvalue(), capsys.readouterr().err):
-        assert re.search(r"\[1, \d+ s of 1000000 s\] B ", said) and "[2, " in said and "300" not in said
-    assert "at most" in shown.getvalue()
+    with watch.TrialWatcher() as watcher:
+        watcher.begin(3, 1)
+        watcher.trial(SLOT, TRIAL)
+        with watcher.paused():
+            pass
+    assert re.search(r"\[2/3, [\d.]+ \w+ left\] ", screen.getvalue())
+    assert "FAILED" in capsys.readouterr().err, "what is not valid is a line of its own"
+
+
+def test_a_session_that_goes_on_until_it_knows_enough_shows_its_time_and_not_the_most_trials(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with watch.TrialWatcher(1e6) as watcher:
+        for _ in range(2):  # waves of a search
+            watcher.begin(300, 0)
+            watcher.trial(SLOT, TRIAL)
+    said = capsys.readouterr().err
+    assert re.search(r"\[1, \d+ s of 1000000 s\] B ", said) and "[2, " in said and "300" not in said
 
 
 def test_a_trial_that_is_measured_again_is_counted_once_and_says_of_which_side_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    watcher = watch.LineWatcher()
+    watcher = watch.TrialWatcher()
     watcher.begin(2, 0)
     for side in ("A", "A", "B"):
         watcher.turn(side)
@@ -115,18 +130,6 @@ def test_an_interrupted_bench_says_that_what_had_ended_is_kept(monkeypatch: pyte
     monkeypatch.setattr("mlsd.measure.parent.requests.bench", run_bench)
     ran = mlsd("bench", "tiny-dense", "--drafter", "pld")
     assert ran.code == 130 and "what had ended is kept" in ran.err
-
-
-def test_live_speed_counts_neither_loading_nor_prefill_nor_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now_s[0])
-    bar = watch.Bar()
-    bar.begin(1, 0)
-    bar.event(Started(slot=SLOT))
-    for at_s, n_tokens in ((9.0, 5), (9.5, 50), (11.0, 10), (12.0, 110)):  # ten seconds of prefill, then 100 tok/s
-        now_s[0] = at_s
-        bar.event(Progress(slot=SLOT, n_tokens=n_tokens))
-    assert bar._bar.tasks[0].description.endswith(" 100.0 tok/s")
 
 
 def test_what_was_typed_is_repeated_without_steering(capfd: pytest.CaptureFixture[str]) -> None:

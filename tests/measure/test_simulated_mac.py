@@ -58,7 +58,7 @@ def study(mac: Mac, path: Path, said: list[tuple[float, str]], monkeypatch: pyte
     monkeypatch.setattr("mlsd.measure.parent.memory.read_environment", lambda backend: AIR)
     request = study_request("ABCDF", profile="mac-16gb", overrides=OVERRIDES)
     models = None if path.exists() else command._agree(request, path, ask=False)
-    with watch.LineWatcher() as watcher:
+    with watch.TrialWatcher() as watcher:
         pull = None if models is None else partial(command._pull, models, watcher)
         return run_study(request, path, watcher=watcher, pull=pull)
 

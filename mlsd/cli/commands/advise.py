@@ -160,7 +160,7 @@ def advise(target: str, databases: tuple[Path, ...], as_json: bool, **options: A
 
 def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any], db: Path | None) -> Path:
     """A bench of the settings that are left open, until they are decided; where its trials are."""
-    from mlsd.cli.watch import make_watcher
+    from mlsd.cli.watch import TrialWatcher
     from mlsd.measure.parent.requests import bench
     from mlsd.planning.request import bench_request
 
@@ -174,7 +174,7 @@ def _measure(target: str, open_: Sequence[Prospect], options: Mapping[str, Any],
         until="decided",
         budget_s=options["budget_s"],
     )
-    with make_watcher(options["budget_s"]) as watcher:
+    with TrialWatcher(options["budget_s"]) as watcher:
         result = bench(request, db, watcher=watcher)
     if result.outcome.interrupted:
         raise click.Abort

@@ -65,11 +65,11 @@ def bench(ctx: click.Context, /, target: str, as_json: bool, replay: Path | None
         note(f"No method given: trying {', '.join((*default.drafters, *default.drafts))}.{missing}")
         if default.to_get:
             note(f"To download drafts of its family: mlsd models pull {' '.join(map(quoted, default.to_get))}")
-    from mlsd.cli.watch import make_watcher, say_warnings
+    from mlsd.cli.watch import TrialWatcher, say_warnings
     from mlsd.measure.parent.requests import bench as run_bench
     from mlsd.trials.fields import arm_object
 
-    with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
+    with TrialWatcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = run_bench(request, db, fresh=asked.fresh, watcher=watcher)
     question = Invocation.of(result.models, request.prompts, db)
     answers = answer_objects(result.answers, result.models, question, result.outcome.stages, result.database)
@@ -175,14 +175,14 @@ def search(target: str, as_json: bool, **options: Any) -> list[ArmResult]:
     decoding in the same blocks and drop out as soon as they cannot win; then the neighbours of the fastest race. The
     same search again continues from earlier trials.
     """
-    from mlsd.cli.watch import make_watcher
+    from mlsd.cli.watch import TrialWatcher
     from mlsd.measure.parent.tune import tune
     from mlsd.report.tables.arms import settings_table
     from mlsd.store.store import Store
     from mlsd.trials.fields import arm_object
 
     asked = SearchOptions(target, **options)
-    with make_watcher(asked.budget_s, open_ended=True) as watcher:
+    with TrialWatcher(asked.budget_s, open_ended=True) as watcher:
         result = tune(asked, watcher)
     with Store.open(Path(result.database), create=False, read_only=True) as store:
         note_left_out(store)

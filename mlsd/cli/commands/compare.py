@@ -14,7 +14,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.answers import say_stages
 from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.cli.watch import TrialWatcher, say_warnings
 from mlsd.errors import InputError
 from mlsd.planning.options import BUDGET_S, BenchOptions, declared, option
 from mlsd.records import EngineOptions
@@ -117,7 +117,7 @@ def compare(ctx: click.Context, /, names: tuple[str, ...], as_json: bool, **opti
             return sides
         return None if precise_enough(newest(store, session, margin).findings, margin) else sides
 
-    with make_watcher(None if options["until"] is None else request.budget_s) as watcher:
+    with TrialWatcher(None if options["until"] is None else request.budget_s) as watcher:
         done = run_compare(request, next_block, options["db"], watcher)
     with Store.open(Path(done.database), read_only=True) as store:
         note_left_out(store)

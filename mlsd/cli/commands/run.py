@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines, say_stages
 from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, say, working
-from mlsd.cli.watch import make_watcher, say_default, say_warnings, watching_steps
+from mlsd.cli.watch import TrialWatcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.hardware import memory_bytes
 from mlsd.measure.heat import MOST_S
@@ -102,7 +102,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
                 _pull(library, Watcher(), id_)
         _run_lab(ctx, request, options, settings, more, as_json=as_json)
         return
-    with make_watcher() as watcher:
+    with TrialWatcher() as watcher:
         result = run_study(
             request,
             options["db"],
@@ -205,7 +205,7 @@ def _run_lab(
 
     if options["distances"]:
         raise InputError("--distances is not for a lab.", hint="Ask for it on one machine.")
-    with make_watcher() as watcher:
+    with TrialWatcher() as watcher:
         result = run_lab_study(
             request,
             options["address"],

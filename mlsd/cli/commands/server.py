@@ -14,7 +14,7 @@ from mlsd.cli import options as shared
 from mlsd.cli.answers import answer_object, say_stages
 from mlsd.cli.options import same_command
 from mlsd.cli.output import note, print_json, print_table, say
-from mlsd.cli.watch import make_watcher, say_warnings
+from mlsd.cli.watch import TrialWatcher, say_warnings
 from mlsd.records import EngineOptions
 from mlsd.servers.request import ServerRequest
 from mlsd.stats import grouped
@@ -62,7 +62,7 @@ def server(ctx: click.Context, /, servers: tuple[str, ...], tasks: Path | None, 
         tasks=() if tasks is None else read_tasks(tasks),
         **options,
     )
-    with make_watcher(None if request.goal is None else request.goal.budget_s) as watcher:
+    with TrialWatcher(None if request.goal is None else request.goal.budget_s) as watcher:
         result = serve(request, db, watcher)
     files = {model.ref.id: str(model.path) for model in result.models}
     advice = (*rival(result.results), *result.agreement) if request.rivals else recommend(result.results, files)
