@@ -140,21 +140,11 @@ def choose_columns(ctx: click.Context, parameter: click.Parameter, chosen: bool)
         every_column.set(True)
 
 
-class TimeLeft:
-    """The rest of a budget that runs from now on, whenever it is drawn."""
-
-    def __init__(self, budget_s: float) -> None:
-        self._end_s = time.monotonic() + budget_s
-
-    def __str__(self) -> str:
-        return f"at most {max(0.0, self._end_s - time.monotonic()):.0f} s"
-
-
 @contextmanager
-def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str], None]]:
+def working(label: str) -> Iterator[Callable[[str], None]]:
     """Show what is being done while it lasts: a moving line on a terminal, else one every ten seconds.
 
-    Yields what takes the latest step. `most_s` is of what stops by itself: the time left is shown, not the time spent.
+    Yields what takes the latest step.
     """
     if not shows_progress():
         note(f"{label}...")
@@ -169,10 +159,9 @@ def working(label: str, most_s: float | None = None) -> Iterator[Callable[[str],
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    time_shown = TimeElapsedColumn() if most_s is None else TextColumn("{task.fields[left]}", markup=False)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), time_shown)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as line:
-        task = line.add_task(plain(label), left=most_s and TimeLeft(most_s))
+        task = line.add_task(plain(label))
         yield lambda step: line.update(task, description=plain(f"{label}: {step}"))
 
 

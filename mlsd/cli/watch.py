@@ -37,9 +37,9 @@ def say_warnings(warnings: Sequence[QualityWarning]) -> None:
 
 
 @contextmanager
-def watching_steps(label: str, most_s: float | None = None) -> Iterator[Watcher]:
+def watching_steps(label: str) -> Iterator[Watcher]:
     """The watcher of a measurement of steps without trials: `label` and the last step, as `working` shows them."""
-    with working(label, most_s) as show:
+    with working(label) as show:
         yield _StepWatcher(show)
 
 
@@ -71,7 +71,7 @@ class TrialWatcher(Watcher):
 
     def __enter__(self) -> Self:
         if shows_progress():
-            self._show = self._line.enter_context(working("Measuring", self._budget_s))
+            self._show = self._line.enter_context(working("Measuring"))
         return self
 
     def __exit__(self, *_: object) -> None:

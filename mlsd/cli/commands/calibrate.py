@@ -59,7 +59,7 @@ def time_passes(target: str, output: Path | None, as_json: bool, **options: Any)
         check_figure_path(output)
     options["db"], budget_s = database_to_fill(options["db"]), options["budget_s"]
     asked = CalibrateOptions(target, **options)
-    with watching_steps(f"Timing passes of {target}", budget_s) as watcher:
+    with watching_steps(f"Timing passes of {target}, {budget_s:g} s") as watcher:
         result = run_calibration(asked, watcher)
     from mlsd.analysis.study.machine_findings import calibration_findings
     from mlsd.hardware.metal_kernels import metal_steps
