@@ -60,6 +60,8 @@ MISSPELT = [  # a command, what was meant, another of the list
     ("results export csv --suite BB --db {study}", "B", "D"),
     ("results fits --target tiny-mo --db {study}", "tiny-moe", "tiny-dense"),
     ("results claim --db {study}", "claims", "fits"),
+    ("results export cvs", "csv", "llama-bench"),
+    ("bench tiny-dense --kv-type q8", "q8_0", "f16"),
     ("models lst", "list", "verify"),
     ("lab strt", "start", "join"),
 ]

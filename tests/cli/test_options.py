@@ -75,10 +75,7 @@ COMMANDS: dict[str, tuple[set[str], dict[str, str]]] = {  # left out; values of 
     "calibrate parts tiny-dense": ({"build"}, {}),
     "server {speculating} --against {plain}": (set(), {}),
     "server tiny-dense --launch llama-server --drafter pld": ({"launch"}, {}),
-    "advise qwen3-8b-q4_k_m --chip 'M4 Pro' --draft qwen3-0.6b-q8_0 --gamma 4": (
-        {"databases"},
-        {"drafts": "qwen3-1.7b-q8_0"},
-    ),
+    "advise qwen3-8b-q4_k_m --chip 'M4 Pro' --draft qwen3-0.6b-q8_0 --gamma 4": (set(), {"drafts": "qwen3-1.7b-q8_0"}),
     "advise tiny-moe --db {study}": ({"databases", "measure", *ENGINE}, {}),
     "audit table table.md --model 'Qwen3.5-9B Q4_K_M'": (set(), {}),
     "audit speed 25 --model 'Qwen3.5-9B Q4_K_M' --chip 'M4 Pro'": (set(), {}),
