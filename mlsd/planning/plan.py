@@ -314,15 +314,18 @@ def _drafters(part: Part, drafts: Sequence[str] | None) -> tuple[DrafterChoice, 
     return (*(replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
 
 
+def used_roles(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> Iterator[str]:
+    """The roles, or ids in place of roles, that a plan of these suites can use, target by target and draft by draft."""
+    for part in (part for suite in suites for part in suite.parts):
+        targets = [role for role in part.targets if role not in profile.left_out]
+        drafts = [choice.draft for choice in _drafters(part, overrides.drafts) if targets]
+        yield from (*targets, *(draft for draft in drafts if draft and draft not in profile.left_out))
+
+
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
     """The models that a plan of these suites can use, by id; `expand` may still leave some of them out."""
-    ids: list[str | None] = []
-    for part in (part for suite in suites for part in suite.parts):
-        targets = [profile.roles.get(role, role) for role in part.targets if role not in profile.left_out]
-        ids += targets
-        drafts = [choice.draft for choice in _drafters(part, overrides.drafts) if targets]
-        ids += [profile.roles.get(draft, draft) for draft in drafts if draft and draft not in profile.left_out]
-    return tuple(dict.fromkeys(id_ for id_ in ids if id_ is not None))
+    roles = used_roles(suites, profile, overrides)
+    return tuple(dict.fromkeys(profile.roles.get(role, role) for role in roles))
 
 
 def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
@@ -344,11 +347,15 @@ def _limited(loads: Iterable[Job], limit: int) -> tuple[Job, ...]:
 def prepare_study(request: StudyRequest, *, make: bool = False) -> Plan:
     """Plan suites on the models of a profile; with `make` every file is here afterwards, made where it can be.
 
-    Raises: SuiteError, PromptError, InputError; with `make` also InputError for a plan without any trial, and
+    Raises: SuiteError, also for a model that is given to a role which no suite uses, PromptError, InputError; with
+    `make` also InputError for a plan without any trial, and
     ModelFileError that lists every missing model.
     """
     library, profile = request.library, request.profile
     files = known_models(library)
+    roles = dict.fromkeys(used_roles(request.suites, profile, request.overrides))
+    for role in request.models.keys() - roles.keys():
+        raise SuiteError(f"--model {role}=... changes nothing here.", hint=f"Used are {', '.join(roles)}.")
     used = used_models(request.suites, profile, request.overrides)
     wanted = [id_ for id_ in used if id_ in files]
     here = [id_ for id_ in wanted if make or library.locate(library.manifest.find(id_)) is not None]

@@ -16,7 +16,7 @@ from mlsd.gguf_tools.source import Source
 from mlsd.methods import tried_unasked
 from mlsd.models.library import Library, LocalModel, check_model, resolve_model
 from mlsd.models.manifest import LocalFile, Manifest, ModelEntry
-from mlsd.planning.options import BenchOptions, Overrides, RunOptions, Timed, called_by, part
+from mlsd.planning.options import BenchOptions, Overrides, RunOptions, Setting, Timed, called_by, part
 from mlsd.planning.prompts import Prompt, Task, find_prompt, task_prompts
 from mlsd.planning.question import parse_drafter, study_asked
 from mlsd.planning.suite import (
@@ -143,6 +143,7 @@ def study_request(
     if prompts := task_prompts(tasks):
         if overrides.prompts is not None:
             raise InputError("--tasks and --prompt exclude each other.", hint="Give one of them.")
+        refuse_stop(overrides)
         n_predict = _TASK_TOKENS if overrides.n_predict is None else overrides.n_predict
         texts, overrides = prompts, replace(overrides, n_predict=n_predict, stop_at_eog=True)
     elif overrides.prompts is not None:
@@ -175,6 +176,12 @@ def study_request(
         models=given,
         asked=study_asked(named, profile or bound.name, given, given_overrides),
     )
+
+
+def refuse_stop(asked: Setting) -> None:
+    """Raises: InputError for tasks that are asked to stop where they do."""
+    if asked.stop_at_eog:
+        raise InputError("--tasks stop at an end-of-generation token by themselves.", hint="Leave out --stop-at-eog.")
 
 
 def resolve_study(asked: RunOptions, tasks: Iterable[Task] = (), *, here: bool = True) -> StudyRequest:

@@ -23,7 +23,7 @@ from mlsd.planning.block_order import order_blocks
 from mlsd.planning.job import Job, ModelFile, TrialRole, prompt_key
 from mlsd.planning.prompts import Prompt, find_prompt, load_prompt, task_prompts
 from mlsd.planning.question import parse_drafter
-from mlsd.planning.request import MOST_BLOCKS
+from mlsd.planning.request import MOST_BLOCKS, refuse_stop
 from mlsd.planning.time_estimate import preparation_line, preparation_s
 from mlsd.records import DRAFT_MODEL, NO_DRAFTER, Case, DrafterSpec, QualityWarning, Sampling
 from mlsd.servers.bench import SPECULATION, Arm, ServerBench, Side
@@ -60,6 +60,7 @@ def serve(request: ServerRequest, db: Path | None = None, watcher: Watcher | Non
     """
     prompts = _prompts(request)
     if request.tasks:
+        refuse_stop(request)
         request = replace(request, stop_at_eog=True)
     with ExitStack() as stack:
         tell = None if watcher is None else watcher.tell

@@ -40,9 +40,6 @@ MEASURING = (  # what commands call to measure
     "mlsd.servers.measure.measure",
 )  # fmt: skip
 WITHOUT_EFFECT = {  # what is said of nothing that is left
-    "run B --profile tiny": {"--model beside --draft", "--stop-at-eog beside --tasks"},
-    "server {speculating} --against {plain}": {"--stop-at-eog beside --tasks"},
-    "server tiny-dense --launch llama-server --drafter pld": {"--stop-at-eog beside --tasks"},
     "results trials --db {study}": {"--suite beside --failed", "--arm beside --failed"},
     "results export csv --db {study}": {"--suite beside --failed", "--arm beside --failed"},
 }
