@@ -18,8 +18,8 @@ from mlsd.planning.job import Job, ModelFile, Slot, TrialRole, file_of, prompt_k
 from mlsd.planning.options import Overrides, Setting
 from mlsd.planning.prompts import LoadPrompt, Prompt, load_prompt
 from mlsd.planning.request import AS_WRITTEN, MOST_BLOCKS, BenchRequest, StudyRequest
-from mlsd.planning.suite import DrafterChoice, Part, Profile, Suite
-from mlsd.records import DRAFT_MODEL, Case, DrafterSpec, ModelRef, Record, Sampling
+from mlsd.planning.suite import DrafterChoice, Profile, Suite, drafters_of, used_roles
+from mlsd.records import Case, DrafterSpec, ModelRef, Record, Sampling
 from mlsd.stats import grouped
 
 Unmeasured = tuple[str, str | None, str]  # a role, the other model of its pair, and why both are left out
@@ -219,7 +219,7 @@ def expand(
         prompts, repeats = overrides.prompts or part.prompts, overrides.repeats or suite.repeats
         choices: list[tuple[DrafterChoice | None, tuple[int, ...]]] = [
             (choice, tuple(overrides.gammas or choice.gammas or part.gammas))
-            for choice in _drafters(part, overrides.drafts)
+            for choice in drafters_of(part, overrides.drafts)
         ] or [(None, ())]
         n_trials += len(part.targets) * len(prompts) * repeats * sum(len(gammas) + 1 for _, gammas in choices)
         _check_size(suite.name, n_trials)
@@ -305,26 +305,9 @@ def _model_of(role: str, profile: Profile, models: Mapping[str, ModelFile]) -> t
     return model or role, ""
 
 
-def _drafters(part: Part, drafts: Sequence[str] | None) -> tuple[DrafterChoice, ...]:
-    """The drafters of a part, its draft models replaced by `drafts` where those are given."""
-    models = [choice for choice in part.drafters if choice.name == DRAFT_MODEL]
-    if drafts is None or not models:
-        return part.drafters
-    others = [choice for choice in part.drafters if choice.name != DRAFT_MODEL]
-    return (*(replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
-
-
-def used_roles(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> Iterator[str]:
-    """The roles, or ids in place of roles, that a plan of these suites can use, target by target and draft by draft."""
-    for part in (part for suite in suites for part in suite.parts):
-        targets = [role for role in part.targets if role not in profile.left_out]
-        drafts = [choice.draft for choice in _drafters(part, overrides.drafts) if targets]
-        yield from (*targets, *(draft for draft in drafts if draft and draft not in profile.left_out))
-
-
 def used_models(suites: Iterable[Suite], profile: Profile, overrides: Overrides = AS_WRITTEN) -> tuple[str, ...]:
     """The models that a plan of these suites can use, by id; `expand` may still leave some of them out."""
-    roles = used_roles(suites, profile, overrides)
+    roles = [role for role in used_roles(suites, overrides.drafts, profile.left_out) if role not in profile.left_out]
     return tuple(dict.fromkeys(profile.roles.get(role, role) for role in roles))
 
 
@@ -353,7 +336,7 @@ def prepare_study(request: StudyRequest, *, make: bool = False) -> Plan:
     """
     library, profile = request.library, request.profile
     files = known_models(library)
-    roles = dict.fromkeys(used_roles(request.suites, profile, request.overrides))
+    roles = dict.fromkeys(used_roles(request.suites, request.overrides.drafts))
     for role in request.models.keys() - roles.keys():
         raise SuiteError(f"--model {role}=... changes nothing here.", hint=f"Used are {', '.join(roles)}.")
     used = used_models(request.suites, profile, request.overrides)

@@ -1,6 +1,6 @@
 """Suites and profiles as data: `suites/{a..f}.toml` name roles, `suites/profiles.toml` binds roles to models."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -109,6 +109,25 @@ def _in_profile(suite: Suite, profile: Profile | None) -> Suite:
         replace(part, prompts=tuple(profile.prompts.get(name, name) for name in part.prompts)) for part in suite.parts
     )
     return replace(suite, parts=parts, n_predict=max(suite.n_predict, profile.n_predict))
+
+
+def drafters_of(part: Part, drafts: Sequence[str] | None) -> tuple[DrafterChoice, ...]:
+    """The drafters of a part, its draft models replaced by `drafts` where those are given."""
+    models = [choice for choice in part.drafters if choice.name == DRAFT_MODEL]
+    if drafts is None or not models:
+        return part.drafters
+    others = [choice for choice in part.drafters if choice.name != DRAFT_MODEL]
+    return (*(replace(models[0], draft=draft) for draft in dict.fromkeys(drafts)), *others)
+
+
+def used_roles(
+    suites: Iterable[Suite], drafts: Sequence[str] | None = None, left_out: Container[str] = ()
+) -> Iterator[str]:
+    """The roles, or ids in their place, that suites name: targets, and drafts where not every target is left out."""
+    for part in (part for suite in suites for part in suite.parts):
+        yield from part.targets
+        if not all(role in left_out for role in part.targets):
+            yield from (choice.draft for choice in drafters_of(part, drafts) if choice.draft)
 
 
 def suite_names() -> tuple[str, ...]:

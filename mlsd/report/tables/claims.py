@@ -13,6 +13,7 @@ from mlsd.analysis.study.study import Study, attempt
 from mlsd.columns import chosen, column
 from mlsd.planning.prompts import prompt_names
 from mlsd.planning.question import Asked, NextStep, run_command
+from mlsd.planning.suite import load_suites, used_roles
 from mlsd.report.render.table import Table, interval, significant, table
 from mlsd.report.tables.paper import profile_of
 from mlsd.stats import grouped
@@ -78,6 +79,8 @@ def next_step(study: Study, verdicts: Sequence[ClaimVerdict]) -> NextStep | None
         suites, changes = _suites(claim)
         if (changes or not set(suites) <= here) and (roles is None or set(claim.needs) <= set(roles.roles)):
             kept = {option: values for option, values in latest.items() if option in _OF_A_MACHINE}
+            used = set(used_roles(load_suites(suites)))
+            kept["--model"] = [binding for binding in kept.get("--model", ()) if binding.partition("=")[0] in used]
             return NextStep(command=run_command(kept, suites=suites, **changes, **database))
     return None
 
