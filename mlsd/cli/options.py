@@ -17,8 +17,7 @@ from click.shell_completion import CompletionItem
 from mlsd.engine.context import check_threads
 from mlsd.errors import InputError, choose
 from mlsd.planning.job import ModelFile, file_of
-from mlsd.planning.options import CalibrateOptions, Declared, Overrides, declared, option
-from mlsd.planning.suite import MOST_REPEATS
+from mlsd.planning.options import Declared, declared, option
 from mlsd.records import ADAPTIVE, EngineOptions, Option, Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -242,37 +241,28 @@ def check_models(*named: str | None) -> None:
             check_model(text)
 
 
-class _Option:
-    """One option that several commands have, under one name with one meaning; each may say it in other words."""
+def declared_option(kind: Any, name: str, help: str, **changes: Any) -> Callable[[F], F]:
+    """One option that a record declares, said in other words, for a command that is asked by no record."""
+    return option_of(option(kind, name), help=help, **changes)
 
-    def __init__(self, *names: str, **settings: Any) -> None:
-        self._names, self._settings = names, settings
 
-    def __call__(self, help: str = "", *, dest: str = "", **changes: Any) -> Callable[[F], F]:
-        flags = [name for name in self._names if name.startswith("-")]
-        words_given = {"help": help} if help else {}
-        return click.option(*((*flags, dest) if dest else self._names), **{**self._settings, **words_given, **changes})
+def _option(*names: str, **settings: Any) -> Callable[..., Callable[[F], F]]:
+    """An option that several commands have, under one name with one meaning; each may say it in other words."""
+
+    def worded(help: str, **changes: Any) -> Callable[[F], F]:
+        return click.option(*names, **{**settings, "help": help, **changes})
+
+    return worded
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 model_argument = functools.partial(click.argument, shell_complete=offer_models)
-draft_option = _Option("--draft", shell_complete=offer_models, help="Draft model, or drafting head: a path or an id.")
-drafter_option = _Option(
-    "--drafter",
-    "drafter_text",
-    shell_complete=offer_methods,
-    help="Drafting method: NAME or NAME:option=value,..., or a class in a file: ./mine.py:Freq.",
-)
-gammas_option = _Option("--gamma", "gammas", **click_type(option(Overrides, "gammas")))
-repeats_option = _Option("--repeats", type=Whole(1, MOST_REPEATS), show_default=True)
-rows_option = _Option("--rows", **click_type(option(CalibrateOptions, "rows")), help="k: positions of a pass.")
-quant_option = _Option("--quant", help="Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ...")
-seed_option = _Option("--seed", type=Whole(min=0), default=0, show_default=True)
-output_option = _Option("-o", "--output", type=_FILE, required=True, help="The file to write.")
+quant_option = _option("--quant")
+output_option = _option("-o", "--output", type=_FILE, required=True)
 certificate_option = click.option(
     "--certificate", type=_FILE, help="The lab's certificate file [default: the one that `mlsd lab start` made here]."
 )
-text_option = _Option("--text", type=_FILE, help="A text file.")
+text_option = _option("--text", type=_FILE)
 
 
 def _use_build(ctx: click.Context, parameter: click.Parameter, name: str | None) -> None:

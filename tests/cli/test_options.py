@@ -47,7 +47,7 @@ VALUES = {  # of each option by the name of its parameter; "" of a flag
     "acceptance": "0.3", "accepted": "167/264", "against": "http://127.0.0.1:1", "arm": "sd", "budget_s": "5",
     "build": "9430", "chat": "", "chip": "M1", "cool_down_s": "3", "databases": "{study}", "db": "other.sqlite",
     "depth": "8192", "depths": "64", "distances": "", "draft": "tiny-draft", "drafter": "ngram-cache",
-    "drafter_text": "pld", "drafters": "ngram-cache", "drafts": "tiny-draft", "failed": "", "flags": "--no-mmap",
+    "drafters": "ngram-cache", "drafts": "tiny-draft", "failed": "", "flags": "--no-mmap",
     "flash_attention": "off",
     "fresh": "", "full_drafts": "", "gamma": "2", "gammas": "2", "here": "", "kv_type": "q8_0",
     "launch": "llama-server", "layers": "2", "limit": "3", "machine": "x", "measure": "", "mgl": "2",

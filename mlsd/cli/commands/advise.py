@@ -14,6 +14,7 @@ from mlsd.cli.database import db_option
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.errors import InputError
 from mlsd.hardware.chips import MACS_GIB
+from mlsd.planning.options import BenchOptions, Overrides
 from mlsd.records import DRAFT_MODEL, GAMMAS
 from mlsd.report.tables.arms import prospect_table
 from mlsd.stats import grouped
@@ -51,10 +52,10 @@ _BUILD = "Model the kernels of this llama.cpp build [default: the loaded one; wi
 
 @click.command()
 @shared.model_argument("target")
-@shared.draft_option("Only this draft; may be repeated [default: every draft with data].", dest="drafts", multiple=True)
-@shared.drafter_option("Only this method; may be repeated.", dest="drafters", multiple=True)
+@shared.declared_option(BenchOptions, "drafts", "Only this draft; may be repeated [default: every draft with data].")
+@shared.declared_option(BenchOptions, "drafters", "Only this method; may be repeated.")
 @click.option("--workload", help="code, factual, ... [default: all that was measured]")
-@shared.gammas_option("Draft lengths to predict [default: 1,2,4,8,16].", default=GAMMAS)
+@shared.declared_option(Overrides, "gammas", "Draft lengths to predict [default: 1,2,4,8,16].", default=GAMMAS)
 @click.option("--chip", help='Predict for another machine, like "M2 Ultra" or "800 GB/s".')
 @click.option(
     "--runtime",

@@ -13,7 +13,7 @@ from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Whole
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.hardware import read_conditions
-from mlsd.planning.options import CalibrateOptions
+from mlsd.planning.options import CalibrateOptions, SearchOptions, Timed
 from mlsd.records import Case
 from mlsd.units import as_ranges, format_number, format_percent, quoted
 
@@ -165,11 +165,15 @@ def _print_experts(mixture: Mixture) -> None:
 @click.option(
     "--sizes-mb", type=shared.integers(), default=(100, 200, 400), help="Bytes a token [default: 100,200,400]."
 )
-@shared.quant_option(
-    "May be repeated [default: Q8_0, Q4_0, F16].", dest="quants", multiple=True, default=("Q8_0", "Q4_0", "F16")
+@click.option(
+    "--quant",
+    "quants",
+    multiple=True,
+    default=("Q8_0", "Q4_0", "F16"),
+    help="May be repeated [default: Q8_0, Q4_0, F16].",
 )
 @click.option("--read-mb", type=Whole(min=64), default=512, show_default=True, help="Array that numpy reads.")
-@shared.repeats_option("Turns of each kind of pass.", default=5)
+@shared.declared_option(Timed, "repeats", "Turns of each kind of pass.", default=5)
 @db_option()
 @shared.json_option
 @shared.build_option
@@ -220,14 +224,16 @@ def measure_memory(db: Path | None, as_json: bool, **options: Any) -> None:
 
 @calibrate.command("parts")
 @shared.model_argument("target", metavar="MODEL")
-@shared.draft_option("Also profile a draft.")
-@shared.drafter_option("Also a draft step of this method, and the parts of a round.")
+@shared.declared_option(CalibrateOptions, "draft", "Also profile a draft.")
+@shared.declared_option(
+    SearchOptions, "drafter", "Also a draft step of this method, and the parts of a round.", required=False
+)
 @click.option("--depth", type=Whole(min=1), default=128, show_default=True, help="Positions in the context.")
-@shared.rows_option("k: positions of a pass [default: 1,5,9].", default=(1, 5, 9))
-@shared.repeats_option("Turns of each kind of pass.", default=5)
+@shared.declared_option(CalibrateOptions, "rows", "k: positions of a pass [default: 1,5,9].", default=(1, 5, 9))
+@shared.declared_option(Timed, "repeats", "Turns of each kind of pass.", default=5)
 @click.option("--gamma", type=Whole(min=1), help="Of the rounds: the draft length [default: the preset's, else 4].")
 @click.option("--prompt", default="code", show_default=True, help="Shipped prompt of the rounds.")
-@click.option("--n-predict", type=Whole(), default=64, show_default=True, help="Output tokens of the rounds.")
+@shared.declared_option(Timed, "n_predict", "Output tokens of the rounds.", default=64)
 @db_option()
 @shared.json_option
 @shared.build_option
@@ -237,7 +243,7 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
 
     This is profiling: reading the clock inside a pass slows it down, so its times are not speeds.
     """
-    drafts = options["draft"] is not None or options["drafter_text"] is not None
+    drafts = options["draft"] is not None or options["drafter"] is not None
     of_rounds = ("gamma", "prompt", "n_predict")
     shared.refuse(click.get_current_context(), of_rounds, not drafts, "the rounds of --draft or --drafter")
     shared.check_models(target, options["draft"])
@@ -249,7 +255,7 @@ def profile_parts(target: str, depth: int, db: Path | None, as_json: bool, **opt
     from mlsd.trials.rates import sums
     from mlsd.trials.results import Measured
 
-    names = {"draft": "drafts", "drafter_text": "drafters", "gamma": "gammas", "prompt": "prompts"}
+    names = {"draft": "drafts", "drafter": "drafters", "gamma": "gammas", "prompt": "prompts"}
     lists: dict[str, Any] = {name: (options[option],) for option, name in names.items() if options[option] is not None}
     request = bench_request(target=target, n_predict=options["n_predict"], engine=options["engine"], repeats=1, **lists)
     db = database_to_fill(db)

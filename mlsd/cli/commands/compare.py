@@ -16,7 +16,7 @@ from mlsd.cli.database import db_option, note_left_out
 from mlsd.cli.output import note, print_json, print_table, say
 from mlsd.cli.watch import TrialWatcher, say_warnings
 from mlsd.errors import InputError
-from mlsd.planning.options import BUDGET_S, BenchOptions, declared, option
+from mlsd.planning.options import BUDGET_S, BenchOptions, CalibrateOptions, declared, option
 from mlsd.records import EngineOptions
 from mlsd.trials.intervals import Stopping
 from mlsd.units import quoted
@@ -74,7 +74,9 @@ def _of_sides(command: F) -> F:
     option(BenchOptions, "budget_s"),
     help="Start no block after this many seconds of blocks [default: 600 with --until].",
 )
-@shared.rows_option("k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].")
+@shared.declared_option(
+    CalibrateOptions, "rows", "k of T(k) [default: as wide as the arms' passes are; 1 to 33 with -o].", default=None
+)
 @shared.output_option("Draw T(k) of both builds into this .png or .svg.", required=False)
 @click.option(
     "--no-control", is_flag=True, help="Leave out the control (A a second time): faster, but noise is not measured."

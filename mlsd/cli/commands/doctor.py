@@ -14,6 +14,7 @@ from mlsd.cli.options import json_option
 from mlsd.cli.output import note, print_json, print_table, say, working
 from mlsd.columns import column
 from mlsd.hardware import darwin
+from mlsd.planning.options import Overrides
 from mlsd.records import GAMMAS, EngineOptions
 from mlsd.report.render.table import Table, table
 from mlsd.report.tables.records import checks_table, machine_rows
@@ -115,7 +116,7 @@ def _to_get(fit: ProfileFit) -> str:
 
 @doctor.command("model")
 @shared.model_argument("target", metavar="MODEL")
-@shared.gammas_option("Draft lengths [default: as bench, 1,2,4,8,16].", default=GAMMAS)
+@shared.declared_option(Overrides, "gammas", "Draft lengths [default: as bench, 1,2,4,8,16].", default=GAMMAS)
 @shared.build_option
 @json_option
 @shared.engine_options

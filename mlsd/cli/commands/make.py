@@ -21,6 +21,7 @@ from mlsd.gguf_tools.synthetic.synth import SynthPlan, choose_correlation, plan_
 from mlsd.gguf_tools.synthetic.tiny import TINY_SET, write_tiny_set
 from mlsd.hashes import file_sha256
 from mlsd.measure.messages import LayersFound
+from mlsd.planning.options import Setting
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.records import EngineOptions
 from mlsd.report.render.table import table
@@ -42,7 +43,7 @@ def make() -> None:
 @shared.quant_option("Q8_0, Q4_K, Q4_K_M, Q4_0, F16, ... [default: Q8_0; a GGUF's own types]")
 @click.option("--layers", type=Whole(), help="Only this many layers, for a machine that cannot hold all.")
 @click.option("--router-shared", type=Real(), help="The fraction of its experts that a token shares with another.")
-@shared.seed_option()
+@shared.declared_option(Setting, "seed", "Seed of what is random.")
 @shared.output_option("The GGUF to write.", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be written.")
 @shared.json_option
@@ -106,7 +107,7 @@ def _print_plan(plan: SynthPlan) -> None:
 
 @make.command()
 @click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated. Also qwen2, qwen3, qwen3moe.")
-@shared.seed_option("Another seed, another set.")
+@shared.declared_option(Setting, "seed", "Another seed, another set.")
 @shared.output_option("The folder to write to.", type=click.Path(file_okay=False, path_type=Path))
 @shared.json_option
 def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
@@ -137,7 +138,7 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
 @click.option(
     "--noise", "std", type=Real(), required=True, help="Standard deviation, as a fraction of each weight: 0.05."
 )
-@shared.seed_option()
+@shared.declared_option(Setting, "seed", "Seed of what is random.")
 @shared.output_option("The GGUF to write.")
 @shared.json_option
 def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> None:

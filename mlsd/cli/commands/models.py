@@ -21,6 +21,7 @@ from mlsd.gguf_tools.surgery.edit import clear_drafts, draft_folder, drafts_byte
 from mlsd.hardware.awake import awake
 from mlsd.models.library import CheckedFile, Library
 from mlsd.planning.job import ModelFile
+from mlsd.planning.options import CalibrateOptions, SearchOptions
 from mlsd.planning.prompts import prompt_from_file
 from mlsd.planning.question import parse_drafter
 from mlsd.records import DRAFT_MODEL, EngineOptions
@@ -222,8 +223,13 @@ def _print_method(method: MethodInfo) -> None:
 
 @models.command()
 @shared.model_argument("model")
-@shared.draft_option("A draft to compare with MODEL: a path or an id.")
-@shared.drafter_option("Instead of a draft, the part of MODEL that drafts: layer-skip:fraction=0.33.")
+@shared.declared_option(CalibrateOptions, "draft", "A draft to compare with MODEL: a path or an id.")
+@shared.declared_option(
+    SearchOptions,
+    "drafter",
+    "Instead of a draft, the part of MODEL that drafts: layer-skip:fraction=0.33.",
+    required=False,
+)
 @db_option("none, nothing is stored")
 @shared.text_option("The text [default: the shipped prompts].")
 @click.option("--n-tokens", type=Whole(min=2), help="Read at most this many tokens.")
@@ -262,7 +268,7 @@ def _job(target: ModelFile, engine: EngineOptions, text: str, options: dict[str,
     from mlsd.drafters import resolve_spec
     from mlsd.measure.parent.distances import distance_job
 
-    draft_text, method = options["draft"], options["drafter_text"]
+    draft_text, method = options["draft"], options["drafter"]
     if bool(draft_text) == bool(method):
         raise InputError("Give either --draft or --drafter.", hint="Add --draft DRAFT or --drafter METHOD.")
     draft = shared.model_file(draft_text) if draft_text else None
