@@ -90,7 +90,7 @@ class Job(Record, frozen=True, kw_only=True):
     strict: bool = False  # refuse the whole job when one arm cannot run, before anything is measured
     context_bytes: dict[str, int] = msgspec.field(
         default_factory=dict
-    )  # what the contexts of each arm take, by its setting; empty: not known
+    )  # what the contexts of each arm take, by `trials.results.memory_key`; empty: not known
     limit_bytes: int | None = None  # what models may take of the machine
 
     @property

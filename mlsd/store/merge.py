@@ -40,7 +40,7 @@ def merge(store: Store, theirs: Store, as_stored: Callable[[Run], Run] = lambda 
         stored = runs_here.get((machine, run.started_at, run.seed))
         numbers[run.id] = number = store.add_run(as_stored(run)) if stored is None else stored.id
         if stored is not None and stored.status == "started" != run.status:
-            store.set_stages(number, run.stages)
+            store.set_in_plan(number, "stages", run.stages)
             store.end_run(number, run.status, run.ended_at)
         used = {stored_trial.trial.case_id for stored_trial in trials if stored_trial.run_id == run.id}
         store.add_cases(number, {case_id: case for case_id, case in cases.items() if case_id in used})

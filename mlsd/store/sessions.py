@@ -112,6 +112,8 @@ def _session(
     run_ids = tuple(sorted({one.run_id for one in trials}))
     for other in plans.values():
         plan = plan.with_counts(other.n_arms, other.n_questions)
+    memory = {arm: n for other in reversed(plans.values()) for arm, n in other.context_bytes.items()}
+    plan = msgspec.structs.replace(plan, context_bytes=memory)
     # Who may stop whenever a table looks good has to pay for every look. A plan that ended as it was planned did not
     # stop there by what was seen, however often it was interrupted on its way.
     of_benches = plan.id == BENCH and len(run_ids) > 1

@@ -36,7 +36,6 @@ from mlsd.store.rows import (
 from mlsd.trials.identities import Broken, admitted, broken, no_figure
 from mlsd.trials.rates import PARTS, Sums, sums
 from mlsd.trials.results import Measured
-from mlsd.trials.stages import StageTime
 
 ALL = TrialFilter()
 F = TypeVar("F", bound=MachineFigure)
@@ -98,11 +97,11 @@ class Store:
         with self._transaction() as db:
             db.execute("UPDATE run SET status = ?, ended_at = ? WHERE id = ?", (status, ended_at or _now(), run_id))
 
-    def set_stages(self, run_id: int, stages: Iterable[StageTime]) -> None:
-        """Record where the time of a run's workers went so far."""
+    def set_in_plan(self, run_id: int, path: str, value: object) -> None:
+        """Record in a run's plan what is known only later: `stages`, ``decides.context_bytes``."""
         with self._transaction() as db:
-            values = (rowcodec.encode(list(stages)), run_id)
-            db.execute("UPDATE run SET plan = json_set(plan, '$.stages', json(?)) WHERE id = ?", values)
+            values = (f"$.{path}", rowcodec.encode(value), run_id)
+            db.execute("UPDATE run SET plan = json_set(plan, ?, json(?)) WHERE id = ?", values)
 
     def add_models(self, models: Iterable[ModelFacts]) -> None:
         """Record what the models' files say; a model known by its hash is replaced."""

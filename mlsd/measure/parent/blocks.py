@@ -281,7 +281,7 @@ class OpenRun:
     def account(self, stages: Iterable[StageTime]) -> None:
         """Add to the time that the run's workers took, and store it."""
         self._stages = summed((*self._stages, *stages))
-        self._store.set_stages(self.run_id, self._stages)
+        self._store.set_in_plan(self.run_id, "stages", self._stages)
 
     def add(self, block: Block, trials: Sequence[Trial], again: str = "") -> list[Measured]:
         """Store a measurement of the block; it is the last one, unless the block is to be measured `again`."""
@@ -360,6 +360,8 @@ class OpenRun:
     def _go_on(self, bench: BlockBench, further: Job) -> dict[BlockKey, Block]:
         """Take further blocks into this run."""
         self._store.add_cases(self.run_id, further.cases)
+        if further.context_bytes:
+            self._store.set_in_plan(self.run_id, "decides.context_bytes", further.context_bytes)
         self.n_total += len(further.slots)
         self._judge.begin(further)
         bench.go_on(further)

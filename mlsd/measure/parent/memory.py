@@ -181,30 +181,45 @@ class _Opened(NamedTuple):
 _Contexts = list[tuple[str, list[list[_Opened]]]]
 
 
+class Footprints:
+    """What llama.cpp said of the device and of contexts, each of which it is asked for once."""
+
+    def __init__(self) -> None:
+        self.by_context: dict[tuple[str, ContextOptions], Footprint] = {}
+        self._backend: BackendInfo | None = None
+
+    def ask(self, contexts: Iterable[_Opened], n_gpu_layers: int) -> BackendInfo:
+        """Ask for what is not answered yet, in a process of its own. Raises: WorkerError."""
+        missing = [context for context in contexts if (context.of.key, context.options) not in self.by_context]
+        wanted = tuple(
+            msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(context.options for context in same)))
+            for same in grouped(missing, lambda context: context.of.key).values()
+        )
+        if wanted or self._backend is None:
+            self._backend, answer = call(partial(find_footprints, wanted, n_gpu_layers), doing="planning contexts")
+            self.by_context |= {
+                (of.key, options): footprint
+                for of, sizes in zip(wanted, answer, strict=True)
+                for options, footprint in zip(of.options, sizes or (), strict=False)
+            }
+        return self._backend
+
+
 def ask_memory(
-    loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions
+    loads: Sequence[Job], models: Mapping[str, Sized], engine: EngineOptions, footprints: Footprints | None = None
 ) -> tuple[BackendInfo, tuple[LoadMemory, ...]]:
-    """Ask llama.cpp, in a process of its own, for the device and for what the contexts of these loads take.
+    """Ask llama.cpp for the device and for what the contexts of these loads take, beside what it answered before.
 
     Raises: WorkerError when the native library does not even start.
     """
-    of_loads = [_contexts(load, models) for load in loads]
-    contexts = [context for arms, _ in of_loads for _, sets in arms for opened in sets for context in opened]
-    wanted = tuple(
-        msgspec.structs.replace(same[0].of, options=tuple(dict.fromkeys(one.options for one in same)))
-        for same in grouped(contexts, lambda one: one.of.key).values()
-    )
+    footprints, of_loads = footprints or Footprints(), [_contexts(load, models) for load in loads]
+    contexts = (context for arms, _ in of_loads for _, sets in arms for opened in sets for context in opened)
     try:
-        backend, answer = call(partial(find_footprints, wanted, engine.n_gpu_layers), doing="planning contexts")
+        backend = footprints.ask(contexts, engine.n_gpu_layers)
     except MlsdError:  # a model that ends the process says so when it is run
         return run_info(engine), tuple(_sums(load, models, (), 0) for load in loads)
-    footprints_of = {
-        (of.key, options): footprint
-        for of, footprints in zip(wanted, answer, strict=True)
-        for options, footprint in zip(of.options, footprints or (), strict=False)
-    }
     return backend, tuple(
-        _sums(load, models, _arms(opened, footprints_of), cut_bytes)
+        _sums(load, models, _arms(opened, footprints.by_context), cut_bytes)
         for load, (opened, cut_bytes) in zip(loads, of_loads, strict=True)
     )
 
@@ -348,35 +363,45 @@ def judge_loads(loads: Iterable[LoadMemory], budget: MemoryBudget | None) -> tup
 
 
 def fit_here(
-    loads: Sequence[Job], *, cool_down_s: float | None = None, strict: bool = False
+    loads: Sequence[Job],
+    *,
+    cool_down_s: float | None = None,
+    strict: bool = False,
+    footprints: Footprints | None = None,
+    coming: Sequence[Job] = (),
 ) -> tuple[Environment, tuple[Job, ...]]:
     """The machine at hand, and the jobs for it: how long they rest, one arm at a time where memory is tight.
 
-    All files are here. Raises: InputError for what the machine cannot hold, WorkerError.
+    Contexts of `coming` jobs are asked for at once, so that `footprints` has them. All files are here. Raises:
+    InputError for what the machine cannot hold, WorkerError.
     """
-    environment, memory = judge_here(loads)
+    environment, memory = judge_here(loads, footprints, coming)
     refuse_loads(memory)
     rest_s = cool_down_of(cool_down_s, environment)
     return environment, tuple(
         msgspec.structs.replace(
             load,
-            one_arm=found.verdict == "tight",
+            one_arm=fitted.verdict == "tight",
             cool_down_s=rest_s,
             strict=strict,
-            context_bytes={arm.arm: arm.total_bytes for arm in found.arms if arm.arm != JUDGING},
-            limit_bytes=found.limit_bytes,
+            context_bytes={
+                f"{load.target.ref.id}: {arm.arm}": arm.total_bytes for arm in fitted.arms if arm.arm != JUDGING
+            },
+            limit_bytes=fitted.limit_bytes,
         )
-        for load, found in zip(loads, memory, strict=True)
+        for load, fitted in zip(loads, memory, strict=True)
     )
 
 
-def judge_here(loads: Sequence[Job]) -> tuple[Environment, tuple[LoadMemory, ...]]:
+def judge_here(
+    loads: Sequence[Job], footprints: Footprints | None = None, coming: Sequence[Job] = ()
+) -> tuple[Environment, tuple[LoadMemory, ...]]:
     """The machine at hand, and what each load takes of it, refused or not; all files are here. Raises: WorkerError."""
     files = {file.ref.id: file for load in loads for file in load.files}
     models = {id_: _of_files(id_, (Path(file.path),), file.ref.n_bytes) for id_, file in files.items()}
-    backend, memory = ask_memory(loads, models, loads[0].engine)
+    backend, memory = ask_memory([*loads, *coming], models, loads[0].engine, footprints)
     environment = read_environment(backend)
-    return environment, judge_loads(memory, memory_budget(environment, backend.memory_bytes))
+    return environment, judge_loads(memory[: len(loads)], memory_budget(environment, backend.memory_bytes))
 
 
 def refuse_loads(memory: Iterable[LoadMemory]) -> None:

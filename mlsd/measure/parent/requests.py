@@ -27,7 +27,7 @@ from mlsd.measure.parent.blocks import (
 )
 from mlsd.measure.parent.checks import check_run
 from mlsd.measure.parent.distances import study_distances
-from mlsd.measure.parent.memory import fit_here
+from mlsd.measure.parent.memory import Footprints, fit_here
 from mlsd.measure.parent.race import Race, Stop
 from mlsd.models.library import LocalModel
 from mlsd.planning.job import Job
@@ -227,13 +227,15 @@ def bench_into(
     return conduct(recorded(plan, environment, decides), store, settings, watcher, choice, start)
 
 
-def plan_here(request: BenchRequest) -> tuple[Environment, Plan]:
+def plan_here(
+    request: BenchRequest, footprints: Footprints | None = None, coming: Sequence[Job] = ()
+) -> tuple[Environment, Plan]:
     """The machine at hand, and a bench as it fits it: an arm that cannot run ends it before anything is measured.
 
-    Raises: SuiteError, InputError for what the machine cannot hold, WorkerError.
+    For the others see `fit_here`. Raises: SuiteError, InputError for what the machine cannot hold, WorkerError.
     """
     plan = plan_bench(request)
-    environment, loads = fit_here(plan.loads, strict=True)
+    environment, loads = fit_here(plan.loads, strict=True, footprints=footprints, coming=coming)
     return environment, msgspec.structs.replace(plan, loads=loads)
 
 
@@ -246,7 +248,7 @@ def check_database(path: Path) -> None:
 def recorded(plan: Plan, environment: Environment, decides: SessionPlan, asked: Asked | None = None) -> Experiment:
     """A plan, whose models are here, as a run measures and records it."""
     facts = tuple(model_facts(Path(file.path), ref=file.ref) for file in plan.models().values())
-    context_bytes = {f"{load.target.ref.id}: {arm}": n for load in plan.loads for arm, n in load.context_bytes.items()}
+    context_bytes = {arm: n_bytes for load in plan.loads for arm, n_bytes in load.context_bytes.items()}
     limit = next((load.limit_bytes for load in plan.loads), None)
     decides = msgspec.structs.replace(decides, context_bytes=context_bytes, limit_bytes=limit)
     record = plan_record(plan, asked or {}, decides)

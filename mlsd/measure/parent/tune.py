@@ -18,7 +18,7 @@ from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.bench import Bench
 from mlsd.measure.parent.blocks import RunSettings, StartBench, Watcher, machine_lock, next_repeat
-from mlsd.measure.parent.memory import fit_here
+from mlsd.measure.parent.memory import Footprints, fit_here
 from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import bench_into, check_database, plan_here
 from mlsd.planning.job import Job
@@ -26,7 +26,7 @@ from mlsd.planning.options import BenchOptions, Goal, SearchOptions, part
 from mlsd.planning.plan import Plan, plan_bench
 from mlsd.planning.question import parse_drafter
 from mlsd.planning.request import BenchRequest, own_draft, resolve_bench
-from mlsd.records import Environment, OptionValue, Record
+from mlsd.records import DrafterSpec, Environment, OptionValue, Record
 from mlsd.store.newest import BENCHES, study_path
 from mlsd.store.sessions import of_cases
 from mlsd.store.store import Store
@@ -70,14 +70,16 @@ def tune(asked: SearchOptions, watcher: Watcher | None = None, start: StartBench
         )
     check_database(path)
     drafter = setting.arms[0][0]
-    wave = _Wave((drafter.options,), first_gammas(search_space(drafter), asked.settings))
+    space, footprints = search_space(drafter), Footprints()
+    wave = _Wave((drafter.options,), first_gammas(space, asked.settings))
     bench = _bench(setting, wave, setting.repeats)
+    every = plan_bench(_bench(setting, _every(drafter, space), 1)).loads
     with machine_lock():
-        environment, plan = plan_here(bench)
+        environment, plan = plan_here(bench, footprints, every)
         decides, cases = session_plan(setting, plan), plan.cases().values()
         with Store.open(path) as store:
             earlier = [row for session in of_cases(store, environment, decides, cases) for row in session.trials]
-            search = _Search(asked, setting, store, environment, plan, decides, earlier, watcher)
+            search = _Search(asked, setting, store, environment, plan, decides, earlier, watcher, footprints)
             watcher.tell(_shown(wave))
             settings = RunSettings(seed=asked.seed)
             outcome, _ = bench_into(plan, bench, store, environment, settings, watcher, decides, search, start)
@@ -120,6 +122,20 @@ def _bench(setting: BenchRequest, wave: _Wave, n_blocks: int) -> BenchRequest:
     drafters = (msgspec.structs.replace(setting.arms[0][0], options=dict(options)) for options in wave.options)
     arms = tuple((resolve_spec(drafter), wave.gammas) for drafter in drafters)
     return msgspec.structs.replace(setting, arms=arms, repeats=n_blocks)
+
+
+def _defaults(drafter: DrafterSpec, space: Space) -> Options:
+    """The values of what is searched that the method has where none is given."""
+    read = find_method(drafter.name).read(drafter)
+    return {name: getattr(read, name) for name in space if name != _GAMMA and hasattr(read, name)}
+
+
+def _every(drafter: DrafterSpec, space: Space) -> _Wave:
+    """Every gamma with the options that were given and with each of their neighbours."""
+    span = space[_GAMMA]
+    assert isinstance(span, Range)
+    near = neighbouring_options(drafter.options, _defaults(drafter, space), space)
+    return _Wave((drafter.options, *near), tuple(range(span.low, span.high + 1)))
 
 
 def first_gammas(space: Space, most: int = _FIRST_GAMMAS) -> tuple[int, ...]:
@@ -173,13 +189,14 @@ class _Search(Race):
         decides: SessionPlan,
         earlier: Sequence[Measured],
         watcher: Watcher,
+        footprints: Footprints,
     ) -> None:
         super().__init__(Goal(budget_s=asked.budget_s), plan=decides, earlier=earlier)
         self._most, self._setting, self._watcher = asked.settings, setting, watcher
         self._store, self._environment, self._planned = store, environment, list(plan.slots())
-        drafter = setting.arms[0][0]
-        read, self._space = find_method(drafter.name).read(drafter), search_space(drafter)
-        self._defaults = {name: getattr(read, name) for name in self._space if name != _GAMMA and hasattr(read, name)}
+        self._footprints, drafter = footprints, setting.arms[0][0]
+        self._space = search_space(drafter)
+        self._defaults = _defaults(drafter, self._space)
         self._leader: ArmResult | None = None  # of the wave before
         self._n_blocks = setting.repeats
         self.failed: dict[tuple[int, str], str] = {}  # by gamma and options, why
@@ -234,7 +251,8 @@ class _Search(Race):
         plain = {slot.case_id for slot in self._planned if slot.case.arm == "ar"}
         first = next_repeat(self._store, self._environment, plain)
         (load,) = plan_bench(_bench(self._setting, wave, self._n_blocks), first=first).loads
-        _, (whole,) = fit_here([msgspec.structs.replace(load, slots=(*self._planned, *load.slots))])
+        whole_load = msgspec.structs.replace(load, slots=(*self._planned, *load.slots))
+        _, (whole,) = fit_here([whole_load], footprints=self._footprints)
         self._planned += load.slots
         return msgspec.structs.replace(whole, slots=load.slots)
 

@@ -11,9 +11,11 @@ from mlsd.drafters import find_method, resolve_spec, search_space
 from mlsd.drafters.options import Range, Values
 from mlsd.errors import MlsdError
 from mlsd.gguf_tools.shape import TINY_ATTENTION
+from mlsd.measure.parent import memory
 from mlsd.measure.parent import tune as tuning
 from mlsd.measure.parent.requests import plan_here
 from mlsd.measure.parent.tune import neighbouring_gammas, neighbouring_options, tune
+from mlsd.measure.process import call
 from mlsd.methods import METHODS
 from mlsd.planning.options import SearchOptions
 from mlsd.records import DrafterSpec, EngineOptions
@@ -112,13 +114,16 @@ def test_a_search_is_a_study_and_goes_on_from_the_trials_of_earlier_calls(tiny: 
 
 
 def test_all_waves_are_measured_by_one_worker_and_the_fastest_setting_wins(tiny: Path, monkeypatch: pytest.MonkeyPatch):
-    mac = Mac()
-    monkeypatch.setattr(tuning, "plan_here", lambda bench: (ENVIRONMENT, plan_here(bench)[1]))  # of a Mac
+    mac, asked = Mac(), list[object]()
+    monkeypatch.setattr(memory, "call", lambda work, **how: asked.append(work) or call(work, **how))
+    monkeypatch.setattr(tuning, "plan_here", lambda *asked: (ENVIRONMENT, plan_here(*asked)[1]))  # of a Mac
     found = tune(request(tiny / "llama.gguf", settings=9, n_predict=64), start=mac.bench)
     assert mac.n_workers == 1 and len({(block, hot) for block, _, hot in mac.measured}) > 4, "several waves"
     gammas = [arm.case.gamma for arm in found.results]
     assert gammas[0] == 20 and 17 in gammas, "everything is accepted: the longest draft wins, after its neighbours ran"
     assert len(found.results) == 9 and found.stopped.startswith("as many settings")
+    assert len(asked) == 1, "llama.cpp is asked once for the contexts of every wave"
+    assert all(arm.memory_bytes for arm in found.results)
 
 
 def test_a_method_that_cannot_run_is_refused_with_its_reason(tiny: Path, foreign: Path):
