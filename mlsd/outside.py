@@ -35,11 +35,12 @@ _SHOWN = 200
 _POLL_S = 0.02  # while a program runs
 
 
-def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = InputError) -> T:
+def parse(data: bytes | str, kind: type[T], sender: str, error: type[MlsdError] = InputError, *, hint: str = "") -> T:
     """JSON as a record, without the secrets that it may repeat.
 
     Raises: `error` with the sender, and the field that does not fit.
     """
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     try:
         # An escape may hide a secret from a search in the bytes.
         if any(secret.encode() in data or b"\\" in data for secret in secrets()):
@@ -47,11 +48,11 @@ def parse(data: bytes, kind: type[T], sender: str, error: type[MlsdError] = Inpu
         value: T = _decoder(kind).decode(data)  # type: ignore[arg-type]  # a class can be hashed
         return value
     except msgspec.ValidationError as misfit:
-        raise error(f"{sender} has a value that cannot be used: {redact(str(misfit))}.") from misfit
+        raise error(f"{sender} has a value that cannot be used: {redact(str(misfit))}.", hint=hint) from misfit
     except (msgspec.DecodeError, UnicodeDecodeError) as broken:
-        raise error(f"{sender} is not valid JSON: {excerpt(data)!r}.") from broken
+        raise error(f"{sender} is not valid JSON: {excerpt(data)!r}.", hint=hint) from broken
     except RecursionError as deep:
-        raise error(f"{sender} is JSON that is nested too deeply.") from deep
+        raise error(f"{sender} is JSON that is nested too deeply.", hint=hint) from deep
 
 
 def convert(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mlsd.errors import PromptError, TaskError, choose
 from mlsd.folders import asset_path
-from mlsd.outside import MOST_FILE_BYTES, Count, check_regular, read_text
+from mlsd.outside import MOST_FILE_BYTES, Count, check_regular, parse, read_text
 from mlsd.records import PromptRef, Record
 from mlsd.stats import grouped
 
@@ -170,12 +170,8 @@ def _speed_bench_task(row: dict[str, Any], number: int, length: str | None) -> T
 
 
 def _task(line: str, where: str) -> Task:
-    try:
-        task = msgspec.json.decode(line, type=Task)
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise TaskError(
-            f"{where}: {error}.", hint="Each line is a JSON object with question_id, category and turns."
-        ) from error
+    hint = "Each line is a JSON object with question_id, category and turns."
+    task = parse(line, Task, where, TaskError, hint=hint)
     if task.category not in _KIND_OF:
         raise TaskError(
             f"{where}: the category {task.category!r} is unknown.", hint=f"Known ones are {', '.join(_KIND_OF)}."
@@ -387,10 +383,7 @@ def prompt_from_file(path: Path | str) -> Prompt:
 def _messages(text: str, path: Path) -> tuple[Message, ...]:
     """A chat as APIs take it: a list of role and content. Raises: PromptError for another list."""
     hint = 'Write [{"role": "user", "content": "..."}, ...], the last one of the user; a plain text is a .txt file.'
-    try:
-        messages = msgspec.json.decode(text, type=tuple[Message, ...])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PromptError(f"The prompt file {path} is no chat: {error}.", hint=hint) from error
+    messages = parse(text, tuple[Message, ...], f"The chat in {path}", PromptError, hint=hint)
     strange = next((one.role for one in messages if one.role not in _ROLES), None)
     if strange is not None:
         raise PromptError(f"The chat in {path} has a role {strange[:_MOST_NAMED]!r}.", hint=hint)

@@ -15,6 +15,7 @@ import msgspec
 
 from mlsd.errors import StoreError
 from mlsd.names import clean_json
+from mlsd.outside import convert
 from mlsd.records import (
     Case,
     Count,
@@ -36,6 +37,7 @@ _CASE_READER = msgspec.json.Decoder(Case)
 _Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
 _ROUNDS = msgspec.json.Decoder(list[_Row])
 _SUMS = msgspec.json.Decoder(Sums | None)
+_HINT = "It was edited or damaged: restore a copy, or look at the file with `mlsd results check`."
 T = TypeVar("T")
 CASE = ("id", "run_id", "suite", "arm", "target", "drafter", "draft", "gamma", "prompt", "n_predict", "record")
 TRIAL = ("block_id", "case_id", "sums", "record", "each_round")
@@ -62,7 +64,7 @@ def damaged(where: str, why: object) -> StoreError:
     """The error of a value that mlsd did not write so."""
     return StoreError(
         f"In the results database {where} cannot be read: {why}.",
-        hint="It was edited or damaged: restore a copy, or look at the file with `mlsd results check`.",
+        hint=_HINT,
     )
 
 
@@ -82,17 +84,10 @@ def _decoded(text: str, reader: msgspec.json.Decoder[Any]) -> Any:
     return reader.decode(clean_json(text) if "\\" in text else text)  # cleaned but for escapes
 
 
-def made_of(kind: type[T], fields: Any, where: str) -> T:
-    """A value of that type made of plain ones; StoreError for what cannot be."""
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise damaged(where, error) from error
-
-
 def record(kind: type[T], values: Sequence[Any], where: str) -> T:
     """A record of the values of its fields in order, as columns hold them; StoreError for one that cannot be."""
-    return made_of(kind, dict(zip(kind.__struct_fields__, values, strict=False)), where)  # type: ignore[attr-defined]
+    fields = dict(zip(kind.__struct_fields__, values, strict=False))  # type: ignore[attr-defined]
+    return convert(fields, kind, f"In the results database {where}", StoreError, hint=_HINT)
 
 
 def case_row(case_id: str, run_id: int, case: Case) -> tuple[Any, ...]:
@@ -198,7 +193,7 @@ def run(row: tuple[Any, ...]) -> Run:
     if ended_at is not None:
         check_moment(ended_at, where)
     planned = decode(plan, dict[str, Any], f"the plan of {where}")
-    made_of(_Planned, planned, f"the plan of {where}")
+    convert(planned, _Planned, f"In the results database the plan of {where}", StoreError, hint=_HINT)
     return record(Run, (run_id, status, started_at, ended_at, seed, decoded, planned), where)
 
 

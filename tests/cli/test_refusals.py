@@ -62,7 +62,7 @@ REFUSED = [
     ("calibrate parts {tiny}/llama.gguf --rows 0,1", "0 is not at least 1"),
     ("calibrate parts {tiny}/llama.gguf --drafter mtp", "mtp was shown to be exact on qwen35"),
     ("calibrate parts {tiny}/llama.gguf --drafter layer-skip:exit=99", "99"),
-    ("calibrate parts {tiny}/llama.gguf --drafter pld --n-predict 1", "must be from 2"),
+    ("calibrate parts {tiny}/llama.gguf --drafter pld --n-predict 1", "is not at least 2"),
     ("calibrate parts {tiny}/llama.gguf --prompt nothing --drafter pld", "nothing"),
     ("compare . tiny-dense", "takes A, B and TARGET"),
     ("compare . nowhere tiny-dense", "does not exist"),

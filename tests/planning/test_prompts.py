@@ -178,16 +178,16 @@ def test_a_spec_bench_file_is_read_and_its_eight_categories_are_one_kind(tmp_pat
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"question_id": 1,', r"line 2: Input data was truncated"),
-        ({"category": "qa", "turns": ["a"]}, "line 2: Object missing required field `question_id`"),
-        ({**GOOD, "question_id": "x"}, r"line 2: Expected `int`, got `str`"),
+        ('{"question_id": 1,', "line 2 is not valid JSON"),
+        ({"category": "qa", "turns": ["a"]}, "line 2 .*Object missing required field `question_id`"),
+        ({**GOOD, "question_id": "x"}, r"line 2 .*Expected `int`, got `str`"),
         ({**GOOD, "question_id": 1, "category": "poetry"}, "line 2: the category 'poetry' is unknown"),
         ({**GOOD, "question_id": 1, "turns": []}, "line 2: there is no turn"),
         ({**GOOD, "question_id": 1, "turns": ["a", " "]}, "line 2: there is no turn, or an empty one"),
         (GOOD, "line 2: question_id 81 occurs twice"),
         ({**GOOD, "question_id": 1, "turns": ["a"] * 100_000}, "line 2: there are more than 64 turns"),
-        ('{"question_id": 1, "category": "qa", "x": ' + "[" * 100_000, "line 2: .*recursion"),
-        ({**GOOD, "question_id": 10**4000}, "line 2: .*question_id"),
+        ('{"question_id": 1, "category": "qa", "x": ' + "[" * 100_000, "line 2 is JSON that is nested too deeply"),
+        ({**GOOD, "question_id": 10**4000}, "line 2 .*question_id"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) -> None:
@@ -197,9 +197,9 @@ def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) ->
 
 def test_all_broken_lines_are_named_at_once_but_not_hundreds_of_them(tmp_path: Path) -> None:
     three = written(tmp_path, GOOD, "{", {**GOOD, "question_id": 2}, {**GOOD, "category": "x"}, GOOD)
-    with pytest.raises(TaskError, match=r"question\.jsonl, line 2: .* line 4: .* line 5: question_id 81 occurs twice"):
+    with pytest.raises(TaskError, match=r"question\.jsonl, line 2 .* line 4: .* line 5: question_id 81 occurs twice"):
         read_tasks(three)
-    with pytest.raises(TaskError, match=r"line 5: .* And 95 more\.") as caught:
+    with pytest.raises(TaskError, match=r"line 5 .* And 95 more\.") as caught:
         read_tasks(written(tmp_path, *["{"] * 100))
     assert "line 6" not in caught.value.message
 

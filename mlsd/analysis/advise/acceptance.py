@@ -23,7 +23,7 @@ from mlsd.analysis.predict.costs import (
 from mlsd.errors import InputError
 from mlsd.folders import asset_path, user_dir
 from mlsd.hardware import apple_passes as passes
-from mlsd.outside import parse_toml, read_given
+from mlsd.outside import convert, read_toml
 from mlsd.records import DRAFT_MODEL, Record
 from mlsd.stats import grouped
 from mlsd.trials.acceptance_meanings import DESCRIPTIONS, by_position, chance_for, rate_of
@@ -182,15 +182,16 @@ def _entries() -> dict[str, tuple[_Entry, ...]]:
     return msgspec.toml.decode(asset_path("acceptance.toml").read_bytes(), type=dict[str, tuple[_Entry, ...]])
 
 
+class _Brought(Record, frozen=True):
+    measured: tuple[_Entry, ...]
+
+
 def _brought() -> tuple[_Entry, ...]:
     """What `mlsd record acceptances` wrote on another machine and somebody put here. Raises: InputError."""
     path = user_dir() / "acceptance.toml"
     if not path.exists():
         return ()
-    try:
-        return msgspec.convert(parse_toml(read_given(path, InputError)), dict[str, tuple[_Entry, ...]])["measured"]
-    except (msgspec.ValidationError, ValueError, KeyError) as error:
-        raise InputError(f"{path} does not hold measured acceptance: {error}.", hint="Remove or mend it.") from error
+    return convert(read_toml(path, InputError), _Brought, str(path), hint="Remove or mend it.").measured
 
 
 def entries_of(arms: Iterable[ArmResult], source: str, date: str) -> str:

@@ -16,7 +16,7 @@ from gguf.utility import LocalTensor, SafetensorsLocal
 from mlsd.errors import InputError
 from mlsd.gguf_tools.source import Floats
 from mlsd.hashes import file_sha256
-from mlsd.outside import read_given
+from mlsd.outside import parse, read_given
 from mlsd.records import Record
 
 PUBLISHED_ROPE_BASE = 10_000.0  # what the authors' adapter code uses, whatever its configuration says or leaves out
@@ -107,10 +107,7 @@ def _weights_file(path: Path) -> Path:
 
 def _read_config(path: Path) -> AdapterConfig:
     hint = "It is the file that the adapter was trained with; its repository has it beside the weights."
-    try:
-        return msgspec.json.decode(read_given(path, InputError, hint), type=AdapterConfig)
-    except msgspec.DecodeError as error:
-        raise InputError(f"{path} does not describe an adapter: {error}.", hint=hint) from error
+    return parse(read_given(path, InputError, hint), AdapterConfig, str(path), hint=hint)
 
 
 def _read_tensors(path: Path) -> dict[str, LocalTensor]:

@@ -78,8 +78,8 @@ def test_a_pickle_is_refused_and_the_way_out_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": None}, "does not describe an adapter: .*hidden_size"),
-        ({"num_attention_heads": "two"}, "does not describe an adapter"),
+        ({"hidden_size": None}, "cannot be used: .*hidden_size"),
+        ({"num_attention_heads": "two"}, "cannot be used"),
         ({"num_attention_heads": 0}, "below 1"),
         ({"num_hidden_layers": 32}, "has 32 layers; a Kangaroo adapter is one"),
         ({"head_dim": 32}, r"q_proj\.weight of .* has the shape \(128, 64\), and its configuration says \(64, 64\)"),
