@@ -26,7 +26,7 @@ from mlsd.servers.distrust import decode_ns_of, impossible, whole_decode_ns
 from mlsd.servers.endpoint import Endpoint, Request, Server, ServerAnswer
 from mlsd.servers.judge import equal, judge
 from mlsd.servers.launch import Launched
-from mlsd.servers.programs import Counters, grown
+from mlsd.servers.programs import Counters, counts_between
 from mlsd.servers.request import SERVERS, ServerRequest
 from mlsd.stats import grouped
 from mlsd.trials.rates import BY_ACCEPTED, DRAFT_ROUNDS, DRAFTED, DRAFTED_RIGHT
@@ -289,7 +289,7 @@ class ServerBench(BlockBench):
                     pool.map(lambda request: (now(), _tried(partial(endpoint.complete, request))), requests)
                 )
         is_counted = before is not None and isinstance(attempts[0][1], ServerAnswer)
-        counted = grown(before, endpoint.counters() if is_counted else None)
+        counted = counts_between(before, endpoint.counters() if is_counted else None)
         answers = [
             answer if isinstance(answer, MlsdError) else _tried(partial(endpoint.settle, request, answer))
             for request, (_, answer) in zip(requests, attempts, strict=True)

@@ -21,7 +21,7 @@ from mlsd.outside import excerpt, parse
 from mlsd.redact import redact
 
 Tell = Callable[[str], None]
-Tree = dict[str, Any]  # JSON, read by paths that say what stands there: `programs.read`
+Tree = dict[str, Any]  # JSON, read by paths that say what stands there: `programs.read_value`
 
 CLOCK = MonotonicClock()  # of whoever asks a server
 KEY_VARIABLE = "MLSD_SERVER_KEY"

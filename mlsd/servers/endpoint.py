@@ -16,7 +16,7 @@ from mlsd.records import Named, Record, Round, Sampling
 from mlsd.redact import redact
 from mlsd.servers import programs
 from mlsd.servers.connection import CLOCK, Connection, Tell, Tree
-from mlsd.servers.programs import PROGRAMS, Counters, Program, at, parse_counters, read
+from mlsd.servers.programs import PROGRAMS, Counters, Program, parse_counters, read_value, value_at
 
 _SLOWEST_PREFILL_TOK_S, _MOST_PREFILL_S = 10.0, 600.0
 _EVENTS_PER_TOKEN, _MORE_EVENTS = 2, 64  # a piece a token; roles, counts and progress besides
@@ -125,7 +125,7 @@ class Endpoint:
             return Request(prompt=self._tokens_of(body))
         props = self._pages["/props"]
         template, bos, eos = (
-            read(props, name, str, self.url) or "" for name in ("chat_template", "bos_token", "eos_token")
+            read_value(props, name, str, self.url) or "" for name in ("chat_template", "bos_token", "eos_token")
         )
         if not template:
             return Request(prompt=self.tokenize("\n\n".join(messages)))
@@ -151,7 +151,7 @@ class Endpoint:
         arrived = self._connection.stream(path, body, prefill_s, most_events, self._added)
         total_ns = CLOCK.now_ns() - sent_ns
         events = [event for _, event in arrived if event is not None]
-        if len(events) == len(arrived) and not any(at(event, over) for event in events for over in programs.OVER):
+        if len(events) == len(arrived) and not any(value_at(event, over) for event in events for over in programs.OVER):
             raise ServerError(
                 f"The stream of {self.program.name} at {self.url} ended after {len(events)} pieces: half an answer.",
                 hint=self.program.breaks_off,
@@ -235,15 +235,15 @@ class Endpoint:
         settings |= {path: asked[name] for name, path in program.asks.items() if asked[name] is not None}
         body: Tree = {}
         for path, value in settings.items():
-            programs.put(body, path, value)
+            programs.set_value(body, path, value)
         return (program.chats if messages else program.completions), body
 
     def _read(self, event: Tree, path: str, kind: Any) -> Any:
-        return read(event, path, kind, f"The answer of {self.url}{self.program.completions}")
+        return read_value(event, path, kind, f"The answer of {self.url}{self.program.completions}")
 
     def _added(self, event: Tree) -> object:
         """What an event adds to the output, as a sign of life."""
-        ids = [at(event, path) for path in programs.TOKENS if at(event, path) is not None]
+        ids = [value_at(event, path) for path in programs.TOKENS if value_at(event, path) is not None]
         return ids[0] if ids else self._any(event, programs.TEXT, str)
 
     def _any(self, event: Tree, paths: Sequence[str], kind: Any) -> Any:
@@ -363,13 +363,19 @@ def _identify(connection: Connection, draft: str | None) -> Endpoint:
         return pages[path]
 
     for program in PROGRAMS:
-        value = at(page(program.page), program.path)
+        value = value_at(page(program.page), program.path)
         if value is None or (program.value is not None and value != program.value):
             continue
         listed: list[Any] = next(
-            (models for path in program.models for name in ("data", "models") if (models := at(page(path), name))), []
+            (
+                models
+                for path in program.models
+                for name in ("data", "models")
+                if (models := value_at(page(path), name))
+            ),
+            [],
         )
-        named = [read(page(path), field, Name, connection.url + path) for path, field in program.model]
+        named = [read_value(page(path), field, Name, connection.url + path) for path, field in program.model]
         named += programs.names_of(listed, connection.url)
         names = [name for name in named if name]
         if not names and program.sent_as is None:
@@ -378,7 +384,7 @@ def _identify(connection: Connection, draft: str | None) -> Endpoint:
             )
         model = names[0] if program.sent_as is None else _served(names)
         facts = {
-            name: read(page(path), field, Name if name == "build" else Count, connection.url + path)
+            name: read_value(page(path), field, Name if name == "build" else Count, connection.url + path)
             for name, (path, field) in program.facts.items()
         }
         facts = {name: value for name, value in facts.items() if value is not None}

@@ -220,18 +220,18 @@ def parse_counters(page: str, sender: str) -> Counters:
     return counts
 
 
-def grown(before: Counters | None, after: Counters | None) -> Counters:
+def counts_between(before: Counters | None, after: Counters | None) -> Counters:
     """What was counted between two looks, of what both have."""
     return {name: n - before[name] for name, n in (after or {}).items() if before and name in before}
 
 
-def at(tree: Any, path: str) -> Any:
+def value_at(tree: Any, path: str) -> Any:
     """What stands at a path; None where nothing does."""
     names = path.split(".")
     for depth, name in enumerate(names):
         if name == "*":
             rest = ".".join(names[depth + 1 :])
-            return [at(item, rest) for item in tree] if isinstance(tree, list) else None
+            return [value_at(item, rest) for item in tree] if isinstance(tree, list) else None
         if isinstance(tree, dict):
             tree = tree.get(name)
         elif isinstance(tree, list) and name.isdigit():
@@ -241,9 +241,9 @@ def at(tree: Any, path: str) -> Any:
     return tree
 
 
-def read(tree: Any, path: str, kind: Any, sender: str) -> Any:
+def read_value(tree: Any, path: str, kind: Any, sender: str) -> Any:
     """What stands at a path as one of that kind; None where nothing does. Raises: ServerError for what is not."""
-    value = at(tree, path)
+    value = value_at(tree, path)
     try:
         return None if value is None else msgspec.convert(value, kind)
     except msgspec.ValidationError as misfit:
@@ -251,7 +251,7 @@ def read(tree: Any, path: str, kind: Any, sender: str) -> Any:
         raise ServerError(f"{sender} has a value that cannot be used: {where} - at `$.{path}`.") from misfit
 
 
-def put(tree: dict[str, Any], path: str, value: Any) -> None:
+def set_value(tree: dict[str, Any], path: str, value: Any) -> None:
     """Set what stands at a path."""
     *names, last = path.split(".")
     for name in names:
@@ -263,8 +263,8 @@ def names_of(listed: Any, sender: str) -> list[str]:
     """The names of listed models that are loaded and write text: models that decide (`/v1/systemone`) do not."""
     names = []
     for model in listed if isinstance(listed, list) else ():
-        kinds = at(model, "output_modalities") or at(model, "architecture.output_modalities") or ["text"]
-        if at(model, "state") in (None, "loaded") and isinstance(kinds, list) and "text" in kinds:
-            values = (read(model, field, Name, sender) for field in ("id", "name", "model"))
+        kinds = value_at(model, "output_modalities") or value_at(model, "architecture.output_modalities") or ["text"]
+        if value_at(model, "state") in (None, "loaded") and isinstance(kinds, list) and "text" in kinds:
+            values = (read_value(model, field, Name, sender) for field in ("id", "name", "model"))
             names += [name for name in values if name][:1]
     return names

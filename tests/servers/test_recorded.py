@@ -22,7 +22,7 @@ from mlsd.errors import MlsdError
 from mlsd.servers.distrust import impossible
 from mlsd.servers.endpoint import Request, Server, ServerAnswer, connect
 from mlsd.servers.measure import UNREPORTED, serve
-from mlsd.servers.programs import PROGRAMS, Program, grown
+from mlsd.servers.programs import PROGRAMS, Program, counts_between
 from mlsd.servers.request import ServerRequest
 from tests.servers.fake import FakeServer
 from tests.servers.measured import ONE_THREAD
@@ -246,7 +246,7 @@ def test_vllm_that_tells_nothing_of_a_request_is_read_by_its_counters() -> None:
         before = endpoint.counters()
         endpoint.complete(Request(prompt=(1, 2, 3), n_predict=n))
         after = endpoint.counters()
-    assert grown(before, after) == {"n_rounds": 188, "proposed": 940, "accepted": 564}
+    assert counts_between(before, after) == {"n_rounds": 188, "proposed": 940, "accepted": 564}
 
 
 def test_one_server_that_switches_is_both_arms(tmp_path: Path) -> None:
