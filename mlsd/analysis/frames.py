@@ -82,28 +82,19 @@ def rounds(store: Store, of: Container[int]) -> pd.DataFrame:
 class Paired(NamedTuple):
     """A trial beside the plain one of its block, with what the files of target and draft say."""
 
-    pair: TrialPair
+    case: Case
+    trial: Trial
+    whole: Sums
+    trial_id: int
+    baseline_id: int
+    speedup: float
+    t_one_ms: float
+    draft_ms: float
+    verify_ms: float
+    rest_ms: float
     target: ModelFacts | None
     draft: ModelFacts | None
     perplexity_ratio: float | None
-    whole: Sums
-    ms: Mapping[str, float]  # of a round, by part
-
-    @property
-    def trial(self) -> Trial:
-        return self.pair.measured.trial
-
-    @property
-    def case(self) -> Case:
-        return self.pair.measured.case
-
-    @property
-    def t_one_ms(self) -> float:
-        return 1e3 / (speed(self.pair.plain.trial) or math.nan)
-
-    @property
-    def rest_ms(self) -> float:
-        return self.ms["rollback"] + self.ms["sample"] + self.ms["other"]
 
 
 def _fact(name: str) -> Get:
@@ -111,8 +102,8 @@ def _fact(name: str) -> Get:
 
 
 _PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds of a trial
-    column("trial_id", "n", "the speculative trial", "pair.measured.id"),
-    column("baseline_id", "n", "the plain trial of its block", "pair.plain.id"),
+    column("trial_id", "n", "the speculative trial"),
+    column("baseline_id", "n", "the plain trial of its block"),
     column("target", "", "id of the target", "case.target.id"),
     column("drafter", "", "drafting method", "case.drafter.name"),
     column("draft", "", "id of the draft model", "case.drafter.draft.id"),
@@ -125,16 +116,16 @@ _PAIRS: tuple[Column, ...] = (  # of a `Paired`; times are means over the rounds
     column("repeat", "n", "repeat of the block", "trial.repeat"),
     column("started_s", "3", "when it began, seconds since 1970", lambda p: _seconds(p.trial.started_at)),
     column("loops", "flag", "its output repeats itself to the end", lambda p: loop_of(p.trial.tokens) is not None),
-    column("speedup", "3", "tok/s over those of the plain trial", "pair.ratio"),
+    column("speedup", "3", "tok/s over those of the plain trial"),
     column("t_one_ms", "3", "decode time a token of the plain trial"),
     column("mgl", "3", "committed / rounds", "whole.mgl"),
     column("proposed", "n", "drafted tokens sent to verification", "whole.proposed"),
     column("accepted", "n", "proposed tokens that matched", "whole.accepted"),
     column("rounds", "n", "rounds", "whole.rounds"),
-    column("draft_ms", "3", "drafting of a round", "ms.draft"),
-    column("verify_ms", "3", "verification of a round", "ms.verify"),
+    column("draft_ms", "3", "drafting of a round"),
+    column("verify_ms", "3", "verification of a round"),
     column("rest_ms", "3", "rollback, sampling and bookkeeping of a round"),
-    column("round_ms", "3", "the whole round", lambda p: p.ms["draft"] + p.ms["verify"] + p.rest_ms),
+    column("round_ms", "3", "the whole round", lambda p: p.draft_ms + p.verify_ms + p.rest_ms),
     column("mixture", "flag", "the target routes to experts", lambda p: bool(_fact("n_experts")(p))),
     column("parameters", "3", "of the target", _fact("n_parameters")),
     column("active", "3", "parameters that a token of the target reads", _fact("n_parameters_active")),
@@ -159,21 +150,21 @@ def pairs(
     import pandas as pd
 
     def paired(pair: TrialPair) -> Paired:
-        draft = pair.measured.case.drafter.draft
-        of_draft = models.get(draft.id) if draft else None
-        facts, ratio, whole = (
-            models.get(pair.measured.case.target.id),
-            (ratios or {}).get(pair.measured.id),
-            pair.measured.whole,
-        )
-        return Paired(pair, facts, of_draft, ratio, whole, whole.ms_per_round)
+        measured, plain, ratio = pair.measured, pair.plain, (ratios or {}).get(pair.measured.id)
+        case, whole, tok_s = measured.case, measured.whole, speed(plain.trial) or math.nan
+        draft_ms, verify_ms, *rest_ms = whole.ms_per_round.values()
+        target, draft = models.get(case.target.id), models.get(case.drafter.draft.id) if case.drafter.draft else None
+        return Paired(
+            case, measured.trial, whole, measured.id, plain.id, (speed(measured.trial) or math.nan) / tok_s,
+            1e3 / tok_s, draft_ms, verify_ms, sum(rest_ms), target, draft, ratio,
+        )  # fmt: skip
 
-    rows = [paired(one) for one in trial_pairs if one.measured.whole.rounds]
-    cases = {one.trial.case_id: one for one in rows}
-    by_case = frame_of(cases.values(), (one for one in PAIRS if one.name in _OF_CASE)).set_index(pd.Index(cases))
-    by_trial = frame_of(rows, (one for one in PAIRS if one.name not in _OF_CASE))
-    by_trial[_OF_CASE] = by_case.loc[[one.trial.case_id for one in rows]].set_index(by_trial.index)
-    return by_trial[[one.name for one in PAIRS]]
+    rows = [paired(pair) for pair in trial_pairs if pair.measured.whole.rounds]
+    cases = {row.trial.case_id: row for row in rows}
+    by_case = frame_of(cases.values(), (of for of in PAIRS if of.name in _OF_CASE)).set_index(pd.Index(cases))
+    by_trial = frame_of(rows, (of for of in PAIRS if of.name not in _OF_CASE))
+    by_trial[_OF_CASE] = by_case.loc[[row.trial.case_id for row in rows]].set_index(by_trial.index)
+    return by_trial[[of.name for of in PAIRS]]
 
 
 def _seconds(moment: str) -> float:
@@ -356,11 +347,11 @@ def frame_of(rows: Iterable[Any], columns: Iterable[Column]) -> pd.DataFrame:
     """The frame of these rows, of exactly these columns and types; an interval is three columns."""
     import pandas as pd
 
-    each = flat(columns)
-    types: dict[Any, Kind] = {one.name: one.dtype for one in each}
-    records = [tuple(one.get(row) for one in each) for row in rows]
+    every_row, each = list(rows), flat(columns)
+    values = {of.name: [of.get(row) for row in every_row] for of in each}
     try:
-        return pd.DataFrame.from_records(records, columns=list(types)).astype(types)
+        index = pd.RangeIndex(len(every_row))
+        return pd.DataFrame({of.name: pd.Series(values[of.name], index, of.dtype) for of in each}, index)
     except (TypeError, ValueError) as error:
         raise AnalysisError(
             f"The study holds a value of the wrong type: {error}.", hint="Check the file: mlsd results check."

@@ -279,6 +279,18 @@ def test_bounds_and_estimates_in_print_are_intervals() -> None:
             parse_printed(text)
 
 
+@pytest.mark.parametrize("name", published.names())
+def test_without_what_is_possible_an_audit_gives_the_same_verdicts_and_doubts(name: str) -> None:
+    contexts = published.contexts(published.load(name))
+    whole, doubts = audit(name, *contexts).rows, audit(name, *contexts, possible=False).rows
+    assert [(row.identity, row.verdict, row.missing) for row in doubts] == [
+        (row.identity, row.verdict, row.missing) for row in whole
+    ]
+    assert [row.findings for row in doubts] == [
+        tuple(finding for finding in row.findings if finding.ask or finding.verdict != "possible") for row in whole
+    ]
+
+
 # --- own trials -------------------------------------------------------------------------------------------------
 
 

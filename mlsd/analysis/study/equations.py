@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
-from mlsd.analysis import frames
 from mlsd.analysis.pairs import units_of
 from mlsd.analysis.predict.costs import Costs
 from mlsd.records import DRAFT_MODEL, Record
@@ -74,10 +73,12 @@ def corrected(t_seq_ms: float, round_ms: float, mgl: float) -> float:
     return mgl * t_seq_ms / round_ms
 
 
-def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs | None]) -> list[Equations]:
+def equations(
+    arms: Iterable[ArmResult], pairs: pd.DataFrame, costs_of: Callable[[ArmResult], Costs | None]
+) -> list[Equations]:
     """Every chain of a draft model: times from its own rounds, then from timed passes where there are any.
 
-    Of our own engine alone: what a round of a server cost is not known in its parts.
+    Of our own engine alone: what a round of a server cost is not known in its parts. `pairs` hold those of the arms.
     """
     chains = [
         (arm, drafted)
@@ -85,16 +86,15 @@ def equations(arms: Iterable[ArmResult], costs_of: Callable[[ArmResult], Costs |
         if arm.question.source == "engine" and arm.case.drafter.name == DRAFT_MODEL
         if arm.n_valid
         and arm.ratio is not None
-        and (drafted := [one for one in arm.pairs if one.measured.whole.proposed])
+        and (drafted := [pair for pair in arm.pairs if pair.measured.whole.proposed])
     ]
-    every = frames.pairs((one for _, drafted in chains for one in drafted), {}).set_index("trial_id", drop=False)
-    every_equation = []
+    by_trial, every_equation = pairs.set_index("trial_id", drop=False), []
     for arm, drafted in chains:
-        pairs = every.loc[[one.measured.id for one in drafted]]
-        every_equation.append(_of_times(arm, pairs, "rounds"))
+        of_arm = by_trial.loc[[pair.measured.id for pair in drafted]]
+        every_equation.append(_of_times(arm, of_arm, "rounds"))
         costs, gamma = costs_of(arm), arm.case.gamma
         if costs is not None and costs.step_ms and gamma + 1 in costs.verify_ms:
-            timed = pairs.assign(
+            timed = of_arm.assign(
                 t_one_ms=costs.verify_ms[1], draft_ms=gamma * costs.step_ms, verify_ms=costs.verify_ms[gamma + 1],
                 rest_ms=costs.rest_ms.get(gamma + 1, 0.0),
             )  # fmt: skip

@@ -178,7 +178,7 @@ class Study:
     def predictions(self) -> list[Equations]:
         """Equations 1 and 2 of the study, and the corrected form, with measured inputs."""
         costs, key = self.machine.evidence, self.machine.key
-        return equations(self.pooled, lambda arm: costs.costs(key, arm.case.target, arm.case.drafter.draft))
+        return equations(self.pooled, self.pairs, lambda arm: costs.costs(key, arm.case.target, arm.case.drafter.draft))
 
     @cached_property
     def read_passes(self) -> list[Pass]:
@@ -259,10 +259,11 @@ class Study:
 
     @cached_property
     def audit(self) -> Audit:
+        """Whether each row can be true, with what is doubted of it."""
         from mlsd.audits.check import audit
 
         rows = trials_context(self.stored, self.environment, self.facts, broken=self.impossible)
-        return audit(self.source, rows)
+        return audit(self.source, rows, possible=False)
 
 
 def attempt(read: Callable[[], T]) -> tuple[T | None, str]:

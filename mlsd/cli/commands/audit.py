@@ -105,7 +105,9 @@ def _of_database(db: Path | None, machine: str | None = None, settings: str | No
         from mlsd.audits import trials
         from mlsd.audits.check import audit as run_audit
 
-        return run_audit(str(store.path), trials.database_context(store, machine, settings))
+        printed_whole = click.get_current_context().params["as_json"]
+        context = trials.database_context(store, machine, settings)
+        return run_audit(str(store.path), context, possible=printed_whole)
 
 
 @audit.command("published")
