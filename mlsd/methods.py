@@ -11,7 +11,7 @@ Kind = Literal[
     "look-up",  # copies what followed in a text
     "n-grams",  # counts or guesses what follows
     "own layers",  # a part of the target drafts
-    "control",  # measures a bound that nobody can use
+    "control",  # measures a bound, no method that can be used
 ]
 
 

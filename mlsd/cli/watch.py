@@ -22,7 +22,7 @@ from mlsd.units import format_duration, format_number, format_percent
 
 def say_default(request: StudyRequest) -> None:
     """The first line of a command whose profile was not given."""
-    if request.nobody_chose:
+    if request.profile_assumed:
         profile = request.profile
         why = "nothing larger is downloaded" if profile.name == EMBEDDED_PROFILE else "the largest that is downloaded"
         note(f"No profile was chosen: {profile.name}, {why} ({profile.title}).")

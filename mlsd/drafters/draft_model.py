@@ -31,8 +31,8 @@ def check_vocabulary_of_files(target: Source, draft: Source) -> None:
 
 def chain_context(opening: Opening, stop: EarlyStop, *, rolls_back: bool = True) -> ContextPlan:
     """The context of a model that drafts chains: the target's but for what a chain reads and a rollback keeps of it."""
-    nobody_reads_logits = opening.case.sampling.greedy and stop.p_min == 0
-    on_device = opening.options.device_sampling and nobody_reads_logits
+    logits_unread = opening.case.sampling.greedy and stop.p_min == 0
+    on_device = opening.options.device_sampling and logits_unread
     options = msgspec.structs.replace(opening.options, device_sampling=on_device, max_outputs=1)
     if not rolls_back:
         return ContextPlan(whose="draft", options=options)

@@ -162,7 +162,7 @@ class _LabRun:
                 continue
             if card.host not in self.shares:
                 if doing is not None:
-                    self.watcher.tell(f"{card.name} is still measuring for somebody.")
+                    self.watcher.tell(f"{card.name} is still measuring for another run.")
                 self.shares[card.host] = _Share(card, self.lab.submit(card.host, measure, *self.task))
             share = self.shares[card.host]
             share.seen_s = time.monotonic()

@@ -86,7 +86,7 @@ class StudyRequest(Record, frozen=True, kw_only=True):
 
     suites: tuple[Suite, ...]
     profile: Profile  # with the models that were given roles
-    nobody_chose: bool  # the profile is the largest that is downloaded, else the embedded one
+    profile_assumed: bool  # the profile is the largest that is downloaded, else the embedded one
     library: Library  # which knows those models
     overrides: Overrides
     prompts: dict[str, Prompt]  # in place of the suites'; empty: none
@@ -102,7 +102,7 @@ class BenchRequest(Timed, frozen=True, kw_only=True):
     models: tuple[LocalModel, ...] = ()  # the second files of `arms`
     prompts: tuple[Prompt, ...]
     suite: str = "bench"  # what its cases are filed under
-    default_arms: DefaultArms | None = None  # where nobody chose a method
+    default_arms: DefaultArms | None = None  # where no method was given
 
     def __post_init__(self) -> None:
         """Refuse methods that cannot work on this target. Raises: UnsupportedError, InputError, ModelFileError."""
@@ -169,7 +169,7 @@ def study_request(
     return StudyRequest(
         suites=chosen,
         profile=replace(bound, roles=roles, left_out=left_out),
-        nobody_chose=not profile,
+        profile_assumed=not profile,
         library=Library(Manifest(models=entries, files=library.manifest.files)),
         overrides=overrides,
         prompts=texts,

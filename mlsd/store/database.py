@@ -177,7 +177,8 @@ def _strange(connection: sqlite3.Connection) -> list[str]:
 def _check_programs(connection: sqlite3.Connection, path: Path) -> None:
     if strange := _strange(connection):
         raise StoreError(
-            f"{path}: {strange[0]}.", hint="Somebody changed it: restore a copy, or take the tables out by hand."
+            f"{path}: {strange[0]}.",
+            hint="It was changed by another program: restore a copy, or take the tables out by hand.",
         )
 
 

@@ -52,7 +52,7 @@ class Standing(Record, frozen=True, kw_only=True):
     more_blocks: int | None = None  # of one not decided yet: about so many more would be needed
     n_blocks: int = 0  # in which it was measured, with plain decoding beside it
     doubt: str = ""  # why nothing is decided of it, whatever its interval says
-    control: bool = False  # a bound that nobody can use: it neither wins nor drops out
+    control: bool = False  # a bound, no method that can be used: it neither wins nor drops out
 
     @property
     def sentence(self) -> str:

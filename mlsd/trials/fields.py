@@ -34,7 +34,7 @@ SPEEDUP = "tok/s over plain tok/s, block by block, as timed: a value above MGL d
 
 ARM: tuple[Column, ...] = (  # of an `ArmResult`
     column("suite", "", "the suite that measured it", "question.suite"),
-    column("source", "", "engine: mlsd's own; server: somebody's, over HTTP", "question.source"),
+    column("source", "", "engine: mlsd's own; server: another program, over HTTP", "question.source"),
     column("target", "", "the model that decides every token", "case.target.id"),
     column("arm", "", "ar or sd", "case.arm"),
     column("setting", "", "plain, or method with draft, options and gamma", _setting),
@@ -42,7 +42,7 @@ ARM: tuple[Column, ...] = (  # of an `ArmResult`
     column("draft", "", "id of the draft model", "case.drafter.draft.id"),
     column("options", "object", "options of the method, by name", "case.drafter.options"),
     column("gamma", "n+", "the most tokens proposed in a round", "case.gamma"),
-    column("control", "flag", "a bound that nobody can use"),
+    column("control", "flag", "a bound, no method that can be used"),
     column("text", "", "the prompt, its kind of text, or how many kinds are pooled"),
     column("n_predict", "n+", "most tokens of an answer", "question.n_predict", label="output tokens"),
     column("n_trials", "n", "trials"),

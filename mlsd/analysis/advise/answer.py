@@ -73,7 +73,7 @@ class AdvisedMachine(Record, frozen=True, kw_only=True):
 
     environment_key: str | None = None  # of this one; None: another one, of which only its chip is known
     runtime: Runtime | None = None  # whose passes public rows tell; None: on no known Apple chip
-    build_assumed: bool = False  # nobody said which llama.cpp runs there
+    build_assumed: bool = False  # the build that runs there was not given
     depth: int = 0  # tokens of context before the output, of such passes
     limit_bytes: int | None = None  # what models may take
     memories_gib: tuple[int, ...] = ()  # of Macs that were sold with another machine's chip

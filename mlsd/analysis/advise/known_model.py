@@ -21,12 +21,12 @@ _ROUNDED = 1.3  # names round parameters by less
 
 
 class KnownModel(Record, frozen=True, kw_only=True):
-    """A target or a draft as somebody named it."""
+    """A target or a draft by the name that was given."""
 
     facts: ModelFacts
     shape: Shape | None = None  # the whole shape, where the name or the file is one of those that are known
     quant: str | None = None  # of that shape
-    quant_assumed: bool = False  # nobody said it
+    quant_assumed: bool = False  # it was not given
     path: Path | None = None  # of its file, where it is on this machine
 
     @property

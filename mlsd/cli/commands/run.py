@@ -141,7 +141,7 @@ def _proposed(*, asks: bool) -> str | None:
     if asks:
         note(f"Profile {best.name} is the largest for this machine's memory; --profile (PROFILE=) names another.")
         return best.name
-    note(f"Nobody can be asked: only what is here is measured. PROFILE={best.name} is the largest for this machine.")
+    note(f"Without a terminal only what is here is measured. PROFILE={best.name} is the largest for this machine.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""``mlsd server``: whether the speculation of somebody's server is faster and lossless; or which of two servers is."""
+"""``mlsd server``: whether a server's speculation is faster and lossless; or which of two servers is."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def loaded(package: str, shared: Any) -> LoadedLibraries:
             continue
         if function is None or not find(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info)):
             raise NativeError(
-                f"The loader does not say where {symbol} of {package} lies, so nobody knows which llama.cpp this is.",
+                f"The loader does not say where {symbol} of {package} lies: which llama.cpp this is cannot be known.",
                 hint="`mlsd doctor builds` tries every build that is here.",
             )
         paths.add(os.path.realpath(os.fsdecode(info.path)))
