@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -111,9 +112,10 @@ def test_a_broken_manifest_of_the_user_is_named_and_does_not_block_plain_paths(m
     assert done.code == 2
     assert f"{manifest}: models.x.source = 'ftp'" in done.err.replace("\n", " ")
     assert answer(mlsd, "show", tiny / "llama.gguf")["architecture"] == "llama"
-    assert "n_layers           6" in mlsd("models", "show", tiny / "llama.gguf").out
+    shown = mlsd("models", "show", tiny / "llama.gguf").out
+    assert re.search(r"^n_layers +6$", shown, re.M) and re.search(r"^tensor_types +\w+ \d+, \w+ \d+$", shown, re.M)
     blob = shutil.copy(tiny / "llama.gguf", "sha256-0011")  # as Ollama names its files
-    assert "n_layers           6" in mlsd("models", "show", blob).out
+    assert mlsd("models", "show", blob).out.splitlines()[1:] == shown.splitlines()[1:], "but for its name"
 
 
 def test_cut_drafts_are_counted_and_cleaned(mlsd: Mlsd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,8 @@ def make() -> None:
 def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Write a model with the tensors of SHAPE and random weights, to measure a machine without a download.
 
-    SHAPE is qwen3.5-0.8b, -2b, -4b, -9b, -27b or -35b-a3b, smollm2-135m, a tiny model's name, or the path of a
-    GGUF. The file is marked as synthetic in its metadata, and its text has no meaning.
+    SHAPE is qwen3.5-0.8b, -2b, -4b, -9b, -27b or -35b-a3b, smollm2-135m, a name of `mlsd models make tiny`, or the path
+    of a GGUF. The file is marked as synthetic in its metadata, and its text has no meaning.
     """
     if output is None and not dry_run:
         raise click.UsageError("Give --output FILE, or --dry-run to see what would be written.")

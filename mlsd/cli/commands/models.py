@@ -84,8 +84,9 @@ def show(model_id: str, as_json: bool) -> None:
     if as_json:
         print_json(values)
         return
+    width = max(map(len, values))
     for key, value in values.items():
-        say(f"{key:<18} {_plain(key, value)}")
+        say(f"{key:<{width}}  {_plain(key, value)}")
 
 
 @models.command()
@@ -150,14 +151,14 @@ def clean(as_json: bool) -> None:
 
 
 def _plain(key: str, value: Any) -> str:
-    if key == "bytes":
-        return f"{value} ({format_bytes(value)})"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" + (f" ({format_bytes(value)})" if key.endswith("bytes") else "")
     if isinstance(value, list | tuple):
         return ", ".join(_plain(key, item) for item in value)
     if isinstance(value, dict):
-        return ", ".join(str(item) for item in value.values() if item is not None)
+        return ", ".join(f"{name} {_plain(name, item)}" for name, item in value.items() if item is not None)
     return str(value)
 
 
