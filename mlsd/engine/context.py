@@ -33,6 +33,11 @@ def threads_of(engine: EngineOptions) -> int:
     return n_threads
 
 
+def on_threads(engine: EngineOptions) -> EngineOptions:
+    """The options with the number of threads that contexts run on here, so that naming it asks for nothing else."""
+    return msgspec.structs.replace(engine, n_threads=threads_of(engine))
+
+
 def check_threads(n_threads: int) -> None:
     """Raises: InputError for more threads than cores: llama.cpp's threads wait for the slowest, and no time is true."""
     cores = logical_cores()

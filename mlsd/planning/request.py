@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mlsd.drafters import check_target, find_method, preset_gamma, resolve_spec
 from mlsd.drafters.adaptive import LEAST, MOST
-from mlsd.engine.context import threads_of
+from mlsd.engine.context import on_threads
 from mlsd.engine.vocabulary import MAX_SIZE_DIFFERENCE
 from mlsd.errors import InputError, MlsdError, ModelFileError, PromptError, SuiteError, choose
 from mlsd.gguf_tools.source import Source
@@ -28,7 +28,7 @@ from mlsd.planning.suite import (
     load_profiles,
     load_suites,
 )
-from mlsd.records import ADAPTIVE, DRAFT_MODEL, GAMMAS, NO_DRAFTER, DrafterSpec, EngineOptions, Record
+from mlsd.records import ADAPTIVE, DRAFT_MODEL, GAMMAS, NO_DRAFTER, DrafterSpec, Record
 
 _DRAFT = "draft"  # the role of the manifest
 _MOST_SHARE = 0.6  # of the target's bytes: a draft as large as its target costs what it saves
@@ -137,7 +137,7 @@ def study_request(
     """
     named, texts = tuple(suites), dict[str, Prompt]()
     if here:
-        overrides = replace(overrides, engine=_on_threads(overrides.engine))
+        overrides = replace(overrides, engine=on_threads(overrides.engine))
     given_overrides = overrides
     load_suites(named)  # a wrong name is answered before models are looked for
     if prompts := task_prompts(tasks):
@@ -191,11 +191,6 @@ def resolve_study(asked: RunOptions, tasks: Iterable[Task] = (), *, here: bool =
     return study_request(
         suites, profile=asked.profile, overrides=overrides, models=asked.models, tasks=tasks, here=here
     )
-
-
-def _on_threads(engine: EngineOptions) -> EngineOptions:
-    """The options with the number of threads that contexts run on here, so that naming it makes no other case."""
-    return replace(engine, n_threads=threads_of(engine))
 
 
 def _presets_written_out(suite: Suite) -> Suite:
@@ -255,7 +250,7 @@ def resolve_bench(asked: BenchOptions) -> BenchRequest:
         models=tuple({one.ref: one for one in files}.values()),
         prompts=tuple(texts.values()),
         default_arms=default,
-        engine=_on_threads(asked.engine),
+        engine=on_threads(asked.engine),
     )
 
 

@@ -41,6 +41,17 @@ def test_the_table_says_what_was_found(tiny: Path, tmp_path: Path, mlsd: Mlsd) -
     assert "Experts" not in ran.out
 
 
+@pytest.mark.slow
+def test_a_calibration_where_no_threads_are_given_is_of_those_that_trials_run_on(tmp_path: Path, mlsd: Mlsd) -> None:
+    """It was left out of the analysis: "n_threads auto instead of 1"."""
+    db = tmp_path / "both.sqlite"
+    few = ("--n-predict", 16, "--repeats", 1, "--db", db)
+    assert mlsd("bench", "tiny-dense", "--drafter", "pld", "--gamma", 2, *few).code == 0
+    assert mlsd("calibrate", "tiny-dense", "--rows", "1,2", "--budget-s", 1, "--depth", 16, "--db", db).code == 0
+    audited = mlsd("audit", "study", "--db", db)
+    assert audited.code == 0 and "left out" not in audited.out + audited.err
+
+
 @pytest.mark.parametrize(
     ("half_width", "load", "said"),
     [

@@ -82,7 +82,8 @@ def list_arms(suite: str | None, db: Path | None, machine: str | None, settings:
         say(sentence)
     say_warnings(study.warnings)
     where = f" --db {quoted(study.source)}"
-    note(f"Trials: mlsd results trials{where}. Claims: mlsd results claims{where}. The page: mlsd report{where}")
+    for what, command in (("Trials", "results trials"), ("Claims", "results claims"), ("The page", "report")):
+        note(f"{what}: mlsd {command}{where}")
 
 
 @results.command()

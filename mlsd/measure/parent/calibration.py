@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from mlsd.engine.context import on_threads
 from mlsd.errors import InputError, WorkerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
@@ -67,7 +68,7 @@ def calibrate(asked: CalibrateOptions, watcher: Watcher | None = None) -> Calibr
     job = CalibrateJob(
         target=files[0],
         draft=files[1] if draft else None,
-        engine=asked.engine,
+        engine=on_threads(asked.engine),
         text=prompt.text,
         rows=tuple(sorted(asked.rows)),
         depths=tuple(sorted(asked.depths)),
