@@ -44,19 +44,13 @@ class Tokenizer(Protocol):
 def check_vocabularies(target: Tokenizer, draft: Tokenizer) -> None:
     """Compare type, size, special tokens and every shared token. Raises: EngineError with the first difference."""
     ours, theirs = target.vocabulary, draft.vocabulary
-    if ours.kind != theirs.kind:
-        raise _error(f"their tokenizers are of different types ({ours.kind} and {theirs.kind})")
-    if abs(ours.n_tokens - theirs.n_tokens) > MAX_SIZE_DIFFERENCE:
-        raise _error(f"the target has {ours.n_tokens} tokens, the draft {theirs.n_tokens}")
+    tokens = [[side.token_text(i) for i in range(side.vocabulary.n_tokens)] for side in (target, draft)]
+    check_token_lists((str(ours.kind), str(theirs.kind)), tokens)
     for name, used in (("bos", ours.adds_bos or theirs.adds_bos), ("eos", ours.adds_eos or theirs.adds_eos)):
-        if (getattr(ours, f"adds_{name}"), getattr(theirs, f"adds_{name}")) not in ((True, True), (False, False)):
+        if getattr(ours, f"adds_{name}") != getattr(theirs, f"adds_{name}"):
             raise _error(f"only one of them adds {name} to a prompt")
         if used and getattr(ours, name) != getattr(theirs, name):
             raise _error(f"{name} is token {getattr(ours, name)} in the target, {getattr(theirs, name)} in the draft")
-    for token in range(_FIRST_COMPARED_TOKEN, min(ours.n_tokens, theirs.n_tokens)):
-        text, other = target.token_text(token), draft.token_text(token)
-        if text != other:
-            raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
 
 
 def check_token_lists(kinds: Sequence[str], tokens: Sequence[Sequence[str]]) -> None:
@@ -66,10 +60,9 @@ def check_token_lists(kinds: Sequence[str], tokens: Sequence[Sequence[str]]) -> 
         raise _error(f"their tokenizers are of different types ({ours or 'none'} and {theirs or 'none'})")
     if abs(len(target) - len(draft)) > MAX_SIZE_DIFFERENCE:
         raise _error(f"the target has {len(target)} tokens, the draft {len(draft)}")
-    n_shared = min(len(target), len(draft))
-    if target[_FIRST_COMPARED_TOKEN:n_shared] != draft[_FIRST_COMPARED_TOKEN:n_shared]:
-        token = next(i for i in range(_FIRST_COMPARED_TOKEN, n_shared) if target[i] != draft[i])
-        raise _error(f"token {token} is {target[token]!r} in the target and {draft[token]!r} in the draft")
+    for token, (text, other) in enumerate(zip(target, draft, strict=False)):
+        if text != other and token >= _FIRST_COMPARED_TOKEN:
+            raise _error(f"token {token} is {text!r} in the target and {other!r} in the draft")
 
 
 def vocabulary_sha256(tokenizer: Tokenizer) -> str:

@@ -169,24 +169,6 @@ class SkipTap:
             self._carried = value.read()
 
 
-class CollectTap:
-    """Keeps the values of some tensors of one pass: rows of float32, shape (positions, width)."""
-
-    def __init__(self, names: Sequence[str], width: int) -> None:
-        self.names = frozenset(names)
-        self._width = width
-        self.values: dict[str, npt.NDArray[np.float32]] = {}
-
-    def wants(self, name: str) -> bool:
-        return name in self.names
-
-    def visit(self, name: str, value: TensorValue) -> None:
-        """See `Tap`. A name that also belongs to a tensor of another width is skipped."""
-        data = np.frombuffer(value.read(), dtype=np.float32)
-        if data.size % self._width == 0:
-            self.values[name] = data.reshape(-1, self._width)
-
-
 class GraphTap:
     """Writes down every node of a pass, each computed by itself."""
 

@@ -22,7 +22,7 @@ from mlsd.engine.context import context_options
 from mlsd.engine.decode import GenerationLimits, generate
 from mlsd.engine.drafter import Drafter, NoDrafter
 from mlsd.engine.llama.model import LlamaModel
-from mlsd.engine.llama.taps import CollectTap, SkipTap, Tap, TappedContext
+from mlsd.engine.llama.taps import ReadTap, SkipTap, Tap, TappedContext
 from mlsd.engine.rollback import make_rollback
 from mlsd.engine.verify import Proposal, Verification
 from mlsd.errors import InputError, UnsupportedError
@@ -187,16 +187,22 @@ class _LayerSearch:
         """Confidence of what each block's mixer and feed-forward half add to the residual stream, summed."""
         context = self._context
         halves = [(mixer, (f"ffn_out-{layer}",)) for layer, mixer in enumerate(self._mixers)]
-        tap = CollectTap([name for half in itertools.chain(*halves) for name in half], context.n_embd)
+        names = {name for half in itertools.chain(*halves) for name in half}
+        values = dict[str, npt.NDArray[np.float32]]()
+
+        def take(name: str, rows: npt.NDArray[np.float32]) -> None:
+            if rows.shape[1] == context.n_embd:  # tensors of another width may have the same name
+                values[name] = rows
+
         context.clear()
-        with context.tapped(tap):
+        with context.tapped(ReadTap(names.__contains__, take)):
             context.decode(tokens, n_outputs=1)
-        missing = sorted(tap.names - tap.values.keys())
+        missing = sorted(names - values.keys())
         if missing:
             raise UnsupportedError(
                 f"The graph of this architecture has no tensor {missing[0]}.", hint="Search with greedy instead."
             )
-        added = ([np.sum([tap.values[name] for name in half], axis=0) for half in block] for block in halves)
+        added = ([np.sum([values[name] for name in half], axis=0) for half in block] for block in halves)
         return [sum(map(module_confidence, block)) for block in added]
 
     def acceptance(self, skipped: tuple[int, ...], prompt: tuple[int, ...], n_predict: int) -> float:

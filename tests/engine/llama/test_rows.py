@@ -10,8 +10,8 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama import native as _native
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.llama.rows import check_layers
-from mlsd.engine.llama.taps import CollectTap, TappedContext
+from mlsd.engine.llama.rows import Rows, check_layers
+from mlsd.engine.llama.taps import ReadTap, TappedContext
 from mlsd.engine.tree import Tree
 from mlsd.errors import NativeError, UnsupportedError
 
@@ -36,13 +36,13 @@ def test_rows_are_what_the_blocks_hand_on(tiny: Path, name: str, layers: tuple[i
     with LlamaModel(tiny / f"{name}.gguf") as model:
         kept = rows_of(model, layers)
         with TappedContext(model, TAPPED) as context:
-            tap = CollectTap(names, context.n_embd)
-            with context.tapped(tap):
+            rows = dict[str, Rows]()
+            with context.tapped(ReadTap(names.__contains__, rows.__setitem__)):
                 context.decode(TEXT)
     assert kept.std() > 0
     for i, layer in enumerate(names):
-        own = kept[:, i * 64 : (i + 1) * 64]
-        assert np.array_equal(own[-len(tap.values[layer]) :], tap.values[layer])
+        kept_rows = kept[:, i * 64 : (i + 1) * 64]
+        assert np.array_equal(kept_rows[-len(rows[layer]) :], rows[layer])
 
 
 def test_the_first_blocks_row_is_the_embedding_of_its_token(tiny: Path) -> None:
@@ -60,8 +60,8 @@ def test_rows_do_not_depend_on_how_the_text_is_split(tiny: Path, n_batch: int, n
     with LlamaModel(tiny / "qwen35.gguf") as model:
         whole = rows_of(model, layers)
         split = ContextOptions(n_ctx=256, n_threads=1, kind="layer-rows", n_batch=n_batch, n_ubatch=n_ubatch)
-        found = rows_of(model, layers, split)
-    assert np.abs(found - whole).max() < 0.2 * whole.std()  # narrower passes round otherwise
+        kept_rows = rows_of(model, layers, split)
+    assert np.abs(kept_rows - whole).max() < 0.2 * whole.std()  # narrower passes round otherwise
 
 
 @pytest.mark.parametrize("commit", ["keep", "redecode"])
@@ -88,7 +88,7 @@ def test_of_a_tree_the_rows_of_the_kept_path_stay(tiny: Path, commit: Literal["k
 
 
 @pytest.mark.parametrize(
-    ("architecture", "layers", "words"),
+    ("architecture", "layers", "message"),
     [
         ("falcon-h1", (1,), "graph of falcon-h1 does not give out"),
         ("qwen2", (), "graph of qwen2 does not give out"),
@@ -97,8 +97,8 @@ def test_of_a_tree_the_rows_of_the_kept_path_stay(tiny: Path, commit: Literal["k
         ("qwen35", (9,), "layer 9; this qwen35 target gives out 0 to 6"),
     ],
 )
-def test_what_a_graph_does_not_give_out_is_refused(architecture: str, layers: tuple[int, ...], words: str) -> None:
-    with pytest.raises(UnsupportedError, match=words):
+def test_what_a_graph_does_not_give_out_is_refused(architecture: str, layers: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
         check_layers(architecture, 6, layers)
     check_layers("qwen35", 6, (0, 6))
     with pytest.raises(UnsupportedError, match="layer 6"):

@@ -14,7 +14,7 @@ from mlsd.engine.context import ContextOptions
 from mlsd.engine.llama.context import LlamaContext
 from mlsd.engine.llama.model import LlamaModel
 from mlsd.engine.llama.open import open_context
-from mlsd.engine.llama.taps import CollectTap, TappedContext
+from mlsd.engine.llama.taps import ReadTap, TappedContext
 from mlsd.errors import InputError, ModelFileError
 from mlsd.gguf_tools.shape import TINY, TINY_ATTENTION, Shape
 from mlsd.gguf_tools.source import Source
@@ -71,10 +71,10 @@ def logits_of(path: Path, tokens: Sequence[int] = TOKENS) -> Floats:
 def hidden_rows(target: Path, exit_after: int) -> Floats:
     """What the target's block `exit_after` - 1 hands on, read out of the running network."""
     with LlamaModel(target) as model, TappedContext(model, SESSION) as session:
-        tap = CollectTap([f"l_out-{exit_after - 1}"], session.n_embd)
-        with session.tapped(tap):
+        rows = dict[str, Floats]()
+        with session.tapped(ReadTap(lambda name: name == f"l_out-{exit_after - 1}", rows.__setitem__)):
             session.decode(TOKENS, n_outputs=len(TOKENS))
-        return tap.values[f"l_out-{exit_after - 1}"]
+        return rows[f"l_out-{exit_after - 1}"]
 
 
 def head_of(target: Path, shape: Shape) -> Floats:
