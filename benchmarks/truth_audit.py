@@ -29,7 +29,7 @@ def judge(tables: list[list[Row]], full_drafts: bool | None, folder: Path) -> li
     """The audit of each table as a user would ask for it: written as CSV, read again."""
     contexts = [table_contexts(write(folder / "table.csv", rows), Assumed(full_drafts=full_drafts)) for rows in tables]
     judged = iter(audit("simulated", *itertools.chain(*contexts)).rows)
-    return [list(itertools.islice(judged, sum(len(one.rows) for one in of))) for of in contexts]
+    return [list(itertools.islice(judged, sum(len(context.rows) for context in of))) for of in contexts]
 
 
 def honest_rates(kind: str, n_rows: int, folder: Path) -> dict[Credibility, float]:

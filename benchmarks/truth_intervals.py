@@ -26,8 +26,8 @@ BLOCK_NOISE = 0.05  # of the logarithm of one arm's throughput
 PROMPT_NOISE = 0.15  # how much the log speedup of a setting differs by text
 
 
-def _covers(found: Interval, truth: float) -> bool:
-    return found.decided(truth) is False
+def _covers(results: Interval, truth: float) -> bool:
+    return results.decided(truth) is False
 
 
 def single_prompt(n_blocks: int, n_studies: int = 4000, seed: int = 0) -> float:
@@ -52,7 +52,7 @@ def claimed_effect(n: int, n_studies: int = 3000, seed: int = 0) -> float:
     """How often an effect of the claimed smallest size is decided; 0.8 is promised."""
     rng = np.random.default_rng(seed)
     claimed = [smallest_effect(mean_over(list(row))) for row in rng.normal(0, 0.1, (n_studies, n))]
-    size = float(np.mean([one.up for one in claimed if one is not None]))
+    size = float(np.mean([claim.up for claim in claimed if claim is not None]))
     return float(np.mean([(mean_over(list(row)).low or 0) > 0 for row in rng.normal(size, 0.1, (n_studies, n))]))
 
 
@@ -98,8 +98,8 @@ def _four_prompts(rng: np.random.Generator, arms: Sequence[dict[str, object]]) -
 def _look_ups(rng: np.random.Generator) -> PairedTrials:
     """Four prompts, named by what they gain."""
     texts = rng.normal(0, PROMPT_NOISE, 4)
-    found = {"drafter": "pld", "draft": None}
-    pairs = [_pair(rng, text, prompt=f"{text:.9f}", repeat=i, **found) for text in texts for i in range(3)]
+    results = {"drafter": "pld", "draft": None}
+    pairs = [_pair(rng, text, prompt=f"{text:.9f}", repeat=i, **results) for text in texts for i in range(3)]
     return _paired(pairs)
 
 
@@ -204,8 +204,8 @@ def fitted_line(n_blocks: int, n_studies: int = 600, seed: int = 0) -> float:
         noise = np.repeat(rng.normal(0, 0.01, n_blocks), len(k)) + rng.normal(0, 0.02, n_blocks * len(k))
         times = (10 + 0.4 * np.tile(k, n_blocks)) * np.exp(noise)
         data = observations(times, np.repeat(np.arange(n_blocks), len(k)), rows=np.tile(k, n_blocks))
-        found = fit(fit_models.linear(), data).estimates
-        hits += _covers(found["fixed_ms"], 10.0) + _covers(found["per_row_ms"], 0.4)
+        results = fit(fit_models.linear(), data).estimates
+        hits += _covers(results["fixed_ms"], 10.0) + _covers(results["per_row_ms"], 0.4)
     return hits / n_studies / 2
 
 

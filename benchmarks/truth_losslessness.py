@@ -52,7 +52,9 @@ from tests.engine.native_faults import CELL_FAULTS, READING_FAULTS, STATE_FAULTS
 PROMPTS = ("factual", "code", "reasoning", "chinese", "length-128")
 RATES = (1.0, 0.25, 0.05)  # of the calls that a fault can spoil
 READ_PROMPTS = ("code", "reasoning", "chinese")
-READING_RATES = (1.0, 0.5, 0.5, 0.5)  # of the readings of prompts, of which a session has few
+# Readings of a prompt that go wrong: what all arms go on from, what a judge takes, both, all of a session. Of a model
+# with a window only the first: its judge reads anew for each feeding, so what goes wrong there is no shared reading.
+READINGS = {"first": (0,), "second": (1,), "first and second": (0, 1), "all": range(99)}
 TREES = ("keep", "redecode")
 WINDOWED = "gemma3-270m"  # a real model with a window, which its prompts leave
 BROKEN = (
@@ -100,9 +102,9 @@ class Script(Drafter):
 
     def _path(self, k: int) -> tuple[int, ...]:
         tokens = [int(t) for t in self._rng.integers(0, self._n_vocab, k)]
-        known = self._truth[self._at : self._at + k]
-        kept = self._rng.random(len(known)) >= self._wrong
-        return (*(t if keep else x for t, x, keep in zip(known, tokens, kept, strict=False)), *tokens[len(known) :])
+        true = self._truth[self._at : self._at + k]
+        kept = self._rng.random(len(true)) >= self._wrong
+        return (*(t if keep else x for t, x, keep in zip(true, tokens, kept, strict=False)), *tokens[len(true) :])
 
     def observe(self, verification: Verification) -> None:
         """Count on."""
@@ -251,7 +253,9 @@ def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Ite
                 yield _case(target, prompt, way, tried, fault=fault, rate=rate, changed=is_changed)
 
 
-def misread(name: str, path: Path, prompts: Sequence[str], rates: Sequence[float]) -> Iterator[dict[str, Any]]:
+def misread(
+    name: str, path: Path, prompts: Sequence[str], readings: Sequence[str] = tuple(READINGS)
+) -> Iterator[dict[str, Any]]:
     """Whole sessions in which readings of prompts go wrong: what is drafted, by what the same session writes without.
 
     Checks of rollbacks and of copies were made before, without the fault. Plain decoding goes on from the same reading
@@ -265,16 +269,18 @@ def misread(name: str, path: Path, prompts: Sequence[str], rates: Sequence[float
     cache = ProbeCache()
     with closing(LlamaModel(path)) as model:
         faults = READING_FAULTS[:2] if model.is_recurrent else READING_FAULTS  # cells that move are attention's
+        with open_context(model, ContextOptions(n_ctx=256)) as context:
+            readings = readings[:1] if context.window else readings
     expected = {(trial.case_id, trial.repeat): trial.tokens for trial in session(job, cache)}
-    for seed, (fault, rate) in enumerate(itertools.product(faults, rates)):
-        with native_fault(fault, rate, seed) as injected:
+    for seed, (fault, which) in enumerate(itertools.product(faults, readings)):
+        with native_fault(fault, seed=seed, readings=READINGS[which]) as injected:
             trials = session(job, cache)
         for trial in trials:
             if trial.arm == "sd" and trial.losslessness is not None and injected.n_faults:
                 tokens = expected[trial.case_id, trial.repeat]
                 differs = float(np.mean([a != b for a, b in zip(trial.tokens, tokens, strict=True)]))
                 about = {"target": name, "prompt": job.cases[trial.case_id].prompt.key, "repeat": trial.repeat}
-                fault_of = {"strategy": "session", "tree": "off", "fault": fault, "rate": rate}
+                fault_of = {"strategy": "session", "tree": "off", "fault": fault, "rate": which}
                 verdict = msgspec.to_builtins(trial.losslessness)
                 yield {**about, **fault_of, "differs": differs, "changed": differs > 0, **verdict}
 
@@ -307,15 +313,15 @@ def _case(target: Target, prompt: str, way: Way, tried: Tried, **more: Any) -> d
 
 def files(folder: Path) -> dict[str, Path]:
     """Models of many architectures and quantizations: trained and random ones."""
-    found = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
-    found["smollm2"], found[WINDOWED] = smollm2(), gemma3(folder)
+    paths = {name: asset_path(f"tiny/{name}.gguf") for name in ("tiny-moe", "tiny-dense")}
+    paths["smollm2"], paths[WINDOWED] = smollm2(), gemma3(folder)
     for name, shape in {**TINY_SET, **TINY_ATTENTION}.items():
-        found[name] = folder / f"{name}.gguf"
-        write_random(found[name], shape, seed=1)
+        paths[name] = folder / f"{name}.gguf"
+        write_random(paths[name], shape, seed=1)
     for kind in ("Q8_0", "Q4_0", "Q5_1"):
-        found[f"llama-{kind}"] = folder / f"llama-{kind}.gguf"
-        quantize(found["llama"], found[f"llama-{kind}"], kind)
-    return found
+        paths[f"llama-{kind}"] = folder / f"llama-{kind}.gguf"
+        quantize(paths["llama"], paths[f"llama-{kind}"], kind)
+    return paths
 
 
 def refused(target: Target, widths: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -349,7 +355,7 @@ def broken_cases(name: str, path: Path) -> Iterator[dict[str, Any]]:
         yield from broken(target, (4,) if is_large else (3, 8), prompts)
         yield from broken_checks(target)
     prompts = ("length-600",) if is_windowed else READ_PROMPTS[: 3 if is_large else 2]
-    yield from misread(name, path, prompts, READING_RATES[: 2 if is_large else 4])
+    yield from misread(name, path, prompts, ("first", "all") if is_large else tuple(READINGS))
 
 
 def honest_cases(name: str, path: Path, seed: int, turn: int) -> Iterator[dict[str, Any]]:
@@ -378,12 +384,12 @@ def noises(case: dict[str, Any]) -> float | None:
     return (case["live_distance"] - case["live_limit"]) / noise + MEMORY_LIMIT_NOISES if noise else None
 
 
-def table(found: Sequence[dict[str, Any]]) -> list[Result]:
+def table(cases: Sequence[dict[str, Any]]) -> list[Result]:
     """Caught of the broken outputs that differ, by target, fault and half; diverged of the honest."""
     results = []
     groups: dict[str, list[bool]] = {}
     missed = 0
-    for i, case in enumerate(found):
+    for i, case in enumerate(cases):
         if not case.get("changed"):
             continue
         caught = case["verdict"] in CAUGHT
@@ -395,18 +401,18 @@ def table(found: Sequence[dict[str, Any]]) -> list[Result]:
         share = 100 * sum(hits) / len(hits)
         results.append(Result(f"{name} ({len(hits)})", share, share, share, "% caught", ">= 99", share >= 99))
     results.append(Result("broken, over 5 % of tokens differ, valid", missed, missed, missed, "count", "0", not missed))
-    checks = [case for case in found if "refused" in case]
+    checks = [case for case in cases if "refused" in case]
     n_refused = sum(case["refused"] for case in checks)
     name = f"honest rollbacks refused before an arm ({len(checks)})"
     results.append(Result(name, n_refused, n_refused, n_refused, "count", "0", not n_refused))
-    broken_checks = [case for case in found if "accepted" in case]
+    broken_checks = [case for case in cases if "accepted" in case]
     n_accepted = sum(case["accepted"] for case in broken_checks)
     name = f"broken rollbacks accepted before an arm ({len(broken_checks)})"
     results.append(Result(name, n_accepted, n_accepted, n_accepted, "count", "0", not n_accepted))
-    fair = [case for case in found if "fault" not in case and "refused" not in case]
+    fair = [case for case in cases if "fault" not in case and "refused" not in case]
     for half, tree in itertools.product((0, 1), ("off", "keep", "redecode")):
         mine = [
-            (case, far) for case in found[half::2] if case.get("tree") == tree and (far := noises(case)) is not None
+            (case, far) for case in cases[half::2] if case.get("tree") == tree and (far := noises(case)) is not None
         ]
         title = f"live memory, half {1 + half}, {'chains' if tree == 'off' else f'trees, {tree}'}"
         if calm := [far for case, far in mine if "fault" not in case]:

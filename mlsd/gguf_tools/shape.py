@@ -70,7 +70,7 @@ class Shape(Record, frozen=True, kw_only=True):
             "n_rotated": self.rope_dim or self.head_dim,
             "rope_sections": list(self.rope_sections or ()),
         }
-        lines = ",".join(own for part, own in _KEYS.items() if values[part]).split(",")
+        lines = ",".join(keys for part, keys in _KEYS.items() if values[part]).split(",")
         return {key: values[field] for key, field in map(str.split, lines)}
 
     @property

@@ -209,7 +209,7 @@ class Runtime(Record, frozen=True, kw_only=True):
     def generation(self) -> int:
         """The generation whose numbers the chip takes: the newest that was fitted and is not newer than it."""
         fitted = sorted(int(name[1:]) for name in self.constants.generations)
-        return max((one for one in fitted if one <= (self.chip.generation or _MIDDLE)), default=fitted[0])
+        return max((number for number in fitted if number <= (self.chip.generation or _MIDDLE)), default=fitted[0])
 
     def plain_ms(self, work: Work) -> float:
         """T(1)."""

@@ -175,7 +175,7 @@ def parse_perf_levels(values: Mapping[str, str]) -> Cores | None:
         slow = sum(count for name, count in levels if name == "Efficiency")
         return sum(count for _, count in levels) - slow, slow
     candidates = chips.bins(values.get("machdep.cpu.brand_string", ""))
-    if len(levels) == 2 and any(one.generation <= _TWO_TIERS for one in candidates):
+    if len(levels) == 2 and any(chip.generation <= _TWO_TIERS for chip in candidates):
         return levels[0][1], levels[1][1]
     return None
 

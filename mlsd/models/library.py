@@ -439,7 +439,7 @@ def _ollama_layers(repo: str, n_bytes: int) -> Iterator[Path]:
             layers = parse(read_file(manifest), _OllamaManifest, str(manifest)).layers
         except (OSError, InputError):
             continue
-        yield from (_ollama() / "blobs" / one.digest.replace(":", "-") for one in layers if one.size == n_bytes)
+        yield from (_ollama() / "blobs" / layer.digest.replace(":", "-") for layer in layers if layer.size == n_bytes)
 
 
 class _StudioSettings(Record, frozen=True, kw_only=True, rename="camel"):

@@ -232,8 +232,8 @@ class Arena:
         """The negative control: one token of the output that the model does not like at all is seen."""
         reference = self.plain(name, prompt, len(run.tokens))
         forged = (*run.tokens[:20], (run.tokens[20] + 1) % 256, *run.tokens[21:])
-        made = msgspec.structs.replace(run.generation, tokens=forged)
-        verdict = self._judge(name).judge_tokens(made, reference, prompt, tree=run.options.tree)
+        forged_run = msgspec.structs.replace(run.generation, tokens=forged)
+        verdict = self._judge(name).judge_tokens(forged_run, reference, prompt, tree=run.options.tree)
         assert verdict.verdict == "diverged"
 
     def assert_exact(self, name: str, prompt: Sequence[int], run: Run) -> None:
@@ -264,14 +264,15 @@ def _case(method: str, gamma: int, draft: str | None, n_predict: int = 1, **chan
 
 def _assert_could_be_stored(run: Run, case: Case, rollback: str) -> None:
     """What the method counted breaks nothing that the store's gate and the audit ask of every trial."""
-    made = run.generation
+    finished = run.generation
     passes = run.verdict is not None and run.verdict.verdict in ("lossless", "near_tie")
     verdict = run.verdict if passes else None
     trial = Trial(
         case_id=case.id, arm=case.arm, gamma=case.gamma, block=0, repeat=0, position=0, status=Status.VALID,
         started_at="2026-01-01",
-        tokens=made.tokens, rounds=made.rounds, prefill_ns=made.prefill_ns, draft_prefill_ns=made.draft_prefill_ns,
-        decode_ns=made.decode_ns, rollback_target=rollback, stats=run.stats,
+        tokens=finished.tokens, rounds=finished.rounds, prefill_ns=finished.prefill_ns,
+        draft_prefill_ns=finished.draft_prefill_ns,
+        decode_ns=finished.decode_ns, rollback_target=rollback, stats=run.stats,
         losslessness=verdict,
     )  # fmt: skip
     assert not [*broken(case, trial)]
@@ -295,9 +296,9 @@ def first(runs: Iterable[Run], wanted: Callable[[Run], bool]) -> Run:
 
     The runs are made one after another, so most often one is enough.
     """
-    found = next((run for run in runs if wanted(run)), None)
-    assert found is not None, "it never happened"
-    return found
+    match = next((run for run in runs if wanted(run)), None)
+    assert match is not None, "it never happened"
+    return match
 
 
 def prompt_of(seed: int, n: int = 24, n_vocab: int = 256) -> tuple[int, ...]:

@@ -26,14 +26,14 @@ def real_arena(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     perturb(smollm2, files["near"], noise=0.05)
     write_random_eagle3(files["eagle3"], Source(smollm2), (2, 15, 27))
     write_random_dflash(files["dflash"], Source(smollm2), (1, 14, 29))
-    with closing(Arena(files, n_ctx=1024)) as made:
-        yield made
+    with closing(Arena(files, n_ctx=1024)) as arena:
+        yield arena
 
 
 @pytest.fixture(scope="session")
 def heads(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    with closing(make_arena(tiny, tmp_path_factory.mktemp("heads"))) as made:
-        yield made
+    with closing(make_arena(tiny, tmp_path_factory.mktemp("heads"))) as arena:
+        yield arena
 
 
 @pytest.fixture(scope="session")
@@ -46,20 +46,20 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     for name, table in TABLES.items():
         files[name] = folder / f"{name}.gguf"
         write_random(files[name], table, seed=4)
-    with closing(MtpArena(files)) as made:
-        yield made
+    with closing(MtpArena(files)) as arena:
+        yield arena
 
 
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, Path]:
     """A random adapter for each architecture, and one that adds nothing before the target's own norm."""
     folder = tmp_path_factory.mktemp("adapters")
-    made = {name: write_adapter(folder / name, shape, seed=1) for name, shape in ADAPTED.items()}
+    folders = {name: write_adapter(folder / name, shape, seed=1) for name, shape in ADAPTED.items()}
     for name, shape in ADAPTED.items():
         path = write_adapter(folder / f"{name}-identity", shape, silent=True)
         tensors = random_weights(config_of(shape))
         tensors["layers.0.self_attn.o_proj.weight"][:] = 0
         tensors["norm.weight"] = Source(tiny / f"{name}.gguf").data("output_norm.weight").view("<f4")
         write_safetensors(path / "model.safetensors", tensors)
-        made[f"{name}-identity"] = path
-    return made
+        folders[f"{name}-identity"] = path
+    return folders

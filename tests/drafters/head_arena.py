@@ -106,10 +106,10 @@ class Mixed(Watched):
             paths = [path for path in paths if path[: len(true) + 1] != (*true, *rest)]
             draft = msgspec.structs.replace(draft, tree=merge([true, *paths] if true else paths, n_nodes, k))
         else:
-            own = draft.tokens[len(true) :]
-            if own[:1] == rest:
-                own = tuple((token + 1) % 256 for token in rest) + own[1:]
-            draft = msgspec.structs.replace(draft, tokens=(*true, *own), probabilities=None)
+            wrong = draft.tokens[len(true) :]
+            if wrong[:1] == rest:
+                wrong = tuple((token + 1) % 256 for token in rest) + wrong[1:]
+            draft = msgspec.structs.replace(draft, tokens=(*true, *wrong), probabilities=None)
         self.wanted.append(n_true)
         self._draft = draft
         return draft

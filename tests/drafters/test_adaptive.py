@@ -20,26 +20,26 @@ from mlsd.trials.arms import arm_of
 
 def lengths(least: int, most: int, *rounds: tuple[int, int]) -> list[int]:
     """The length after each of these rounds, given as proposed and accepted."""
-    length, found = AdaptiveLength(least, most), []
+    length, drafts = AdaptiveLength(least, most), []
     for proposed, accepted in rounds:
         length.learn(proposed, accepted)
-        found.append(length.tokens)
-    return found
+        drafts.append(length.tokens)
+    return drafts
 
 
 def whole(least: int, most: int, n_rounds: int) -> list[int]:
     """The same where every draft is as long as it may be, and stands."""
-    length, found = AdaptiveLength(least, most), []
+    length, drafts = AdaptiveLength(least, most), []
     for _ in range(n_rounds):
         length.learn(length.tokens, length.tokens)
-        found.append(length.tokens)
-    return found
+        drafts.append(length.tokens)
+    return drafts
 
 
 def test_it_grows_after_as_many_whole_drafts_as_the_rule_says() -> None:
-    found = whole(1, 12, 50)
-    assert [found.index(n) + 1 for n in range(2, 13)] == [2, 7, 17, 22, 26, 29, 31, 33, 35, 37, 39]
-    assert found[-1] == 12
+    drafts = whole(1, 12, 50)
+    assert [drafts.index(n) + 1 for n in range(2, 13)] == [2, 7, 17, 22, 26, 29, 31, 33, 35, 37, 39]
+    assert drafts[-1] == 12
 
 
 def test_one_short_teaches_nothing_and_k_short_takes_k_minus_one() -> None:
@@ -91,7 +91,7 @@ def test_the_size_of_a_tree_does_not_adapt(drafter: str) -> None:
 
 
 def test_every_method_that_drafts_chains_takes_it_and_says_what_it_means() -> None:
-    assert [one.name for one in find_method("dflash").info().options] == ["adaptive"]
+    assert [option.name for option in find_method("dflash").info().options] == ["adaptive"]
     with pytest.raises(InputError, match="adaptive = -1: Expected `int` >= 0"):
         resolve_spec(parse_drafter("pld:adaptive=-1"))
 
@@ -103,19 +103,19 @@ def test_adaptive_among_gammas_is_an_arm_with_a_name_whose_drafts_follow_the_rul
         engine=EngineOptions(n_threads=1),
     )  # fmt: skip
     result = bench(request, tmp_path / "bench.sqlite")
-    names = {arm_of(one.case).setting: one for one in result.results}
+    names = {arm_of(arm.case).setting: arm for arm in result.results}
     assert set(names) == {"plain", "oracle, gamma 2", "oracle (adaptive 3), gamma 12"}
-    trial = next(one.trial for one in result.trials if "adaptive" in one.case.drafter.options)
+    trial = next(row.trial for row in result.trials if "adaptive" in row.case.drafter.options)
     assert trial.status is Status.VALID
     rounds = trial.rounds
-    wanted = [3, *lengths(3, 12, *((one.proposed, one.accepted) for one in rounds))]
+    wanted = [3, *lengths(3, 12, *((each.proposed, each.accepted) for each in rounds))]
     left = [96 - 2 - sum(r.committed for r in rounds[:i]) for i in range(len(rounds))]
-    assert [one.proposed for one in rounds] == [min(n, k) for n, k in zip(wanted, left, strict=False)]
-    assert [one.proposed for one in rounds[9:16]] == [3, 4, 4, 4, 4, 4, 5]  # always right, so it grew
+    assert [each.proposed for each in rounds] == [min(n, k) for n, k in zip(wanted, left, strict=False)]
+    assert [each.proposed for each in rounds[9:16]] == [3, 4, 4, 4, 4, 4, 5]  # always right, so it grew
 
 
 def test_the_option_takes_the_word_among_numbers_and_no_other() -> None:
-    (gammas,) = (one for one in command.params if one.name == "gammas")
+    (gammas,) = (option for option in command.params if option.name == "gammas")
     assert gammas.type.convert("2, adaptive,8", None, None) == (2, "adaptive", 8)
     with pytest.raises(BadParameter, match="not a list of integers"):
         gammas.type.convert("2,automatic", None, None)

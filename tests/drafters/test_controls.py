@@ -31,16 +31,16 @@ def test_with_a_temperature_nobody_knows_what_comes(arena: Arena, name: str) -> 
 
 
 def test_no_control_is_ever_recommended() -> None:
-    made = [(of, trial) for of, trial in blocks(DENSE, "bench", prompts=("code",), gammas=(4,), alpha=0.9)]
-    bound = [(of, trial) for of, trial in made if of.gamma]
+    measured = [(of, trial) for of, trial in blocks(DENSE, "bench", prompts=("code",), gammas=(4,), alpha=0.9)]
+    bound = [(of, trial) for of, trial in measured if of.gamma]
     for of, trial in bound:
         oracle = msgspec.structs.replace(of, drafter=DrafterSpec(name="oracle"))
         fast = lasting(trial, 3 * (trial.decode_ns or 0) // 4)  # its drafts cost nothing; still less than its MGL
-        made.append((oracle, msgspec.structs.replace(fast, case_id=oracle.id)))
-    found = {one.arm.method: one for one in arm_results(as_measured(made), SessionPlan())}
-    assert found["oracle"].effect == "faster" and found["oracle"].decision == "a control, cannot be used"
-    (answer,) = answers(found.values())
-    assert answer.best is found["draft-model"] and len(answer.arms) == 1 and answer.use == "on"
+        measured.append((oracle, msgspec.structs.replace(fast, case_id=oracle.id)))
+    results = {result.arm.method: result for result in arm_results(as_measured(measured), SessionPlan())}
+    assert results["oracle"].effect == "faster" and results["oracle"].decision == "a control, cannot be used"
+    (answer,) = answers(results.values())
+    assert answer.best is results["draft-model"] and len(answer.arms) == 1 and answer.use == "on"
 
 
 def test_random_tokens_repeat_nothing_and_are_the_same_every_time(arena: Arena) -> None:

@@ -208,8 +208,8 @@ def test_a_real_model_keeps_its_output_and_accepts_drafts(
 ) -> None:
     """Random heads are accepted where tokens of the known output stand in front of what they propose."""
     prompt = real_arena.model("smollm2").tokenize(text)
-    known = real_arena.plain("smollm2", prompt, N_REAL) if draft in ("eagle3", "dflash") else None
-    wrap = Watched if known is None else lambda inner: Mixed(inner, known)
+    plain = real_arena.plain("smollm2", prompt, N_REAL) if draft in ("eagle3", "dflash") else None
+    wrap = Watched if plain is None else lambda inner: Mixed(inner, plain)
     run = real_arena.run("smollm2", method, gamma, prompt, N_REAL, draft=draft, wrap=wrap)
     real_arena.assert_exact("smollm2", prompt, run)
     assert run.accepted > 0

@@ -68,8 +68,8 @@ def test_what_cannot_run_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(("name", "preset"), PRESETS, ids=lambda value: value if isinstance(value, str) else value.name)
 def test_every_preset_can_be_asked_for_and_names_its_source(name: str, preset: Preset) -> None:
     spec = DrafterSpec(name=name, options={"preset": preset.name, **NEEDED.get(name, {})})
-    own = find_method(name).read(spec)
-    assert {key: getattr(own, key) for key in preset.options} == preset.options
+    options = find_method(name).read(spec)
+    assert {key: getattr(options, key) for key in preset.options} == preset.options
     assert preset_gamma(spec) == preset.gamma >= 1
     assert preset.source
 

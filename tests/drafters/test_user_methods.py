@@ -52,7 +52,7 @@ def test_a_class_is_a_method_whose_options_are_what_it_is_called_with() -> None:
     spec, draft = own_draft(parse_drafter("./mine.py:Freq:longest=3"))
     assert draft is None and spec.options == {"longest": 3}
     method = find_method(spec.name)
-    assert [(one.name, one.default) for one in method.info().options] == [("longest", 8), ("adaptive", 0)]
+    assert [(option.name, option.default) for option in method.info().options] == [("longest", 8), ("adaptive", 0)]
     with pytest.raises(InputError, match="has no option 'length'"):
         method.read(parse_drafter("x:length=3"))
 
@@ -75,17 +75,17 @@ def test_its_name_is_its_content_and_how_it_is_typed_is_known() -> None:
 def test_a_whole_method_of_the_documentation_runs_as_it_is_and_replaces_none() -> None:
     renamed = file(EXAMPLE.read_text(encoding="utf-8").replace('"bigram",', '"pld",', 1), head="")
     before = find_method("pld")
-    found = find_method(f"{renamed}:Options")
+    method_again = find_method(f"{renamed}:Options")
     assert (
-        found.space.keys() == {"longest"}
-        and found.summary == "Propose what followed the newest token where it last occurred."
+        method_again.space.keys() == {"longest"}
+        and method_again.summary == "Propose what followed the newest token where it last occurred."
     )
     assert find_method("pld") is before
     assert resolve_spec(parse_drafter("pld")).options == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("class Freq(:\n", r"SyntaxError: .*\(mine\.py, line 1\)"),
         ("import no_such_module\n", r"ModuleNotFoundError: No module named 'no_such_module' \(mine\.py, line 1\)"),
@@ -93,10 +93,10 @@ def test_a_whole_method_of_the_documentation_runs_as_it_is_and_replaces_none() -
         ("import mlsd\nclass Freqs(mlsd.Drafter):\n    pass\n", "Did you mean Freqs"),
     ],
 )
-def test_a_file_that_holds_no_method_is_told_before_anything_runs(text: str, told: str) -> None:
+def test_a_file_that_holds_no_method_is_told_before_anything_runs(text: str, message: str) -> None:
     with pytest.raises(MlsdError) as caught:
         find_method(f"{file(text, head='')}:Freq")
-    assert caught.match("mine.py") and __import__("re").search(told, str(caught.value), __import__("re").DOTALL)
+    assert caught.match("mine.py") and __import__("re").search(message, str(caught.value), __import__("re").DOTALL)
 
 
 def test_it_is_measured_in_the_worker_and_kept_under_its_content(mlsd: Mlsd) -> None:  # noqa: F811
@@ -106,9 +106,9 @@ def test_it_is_measured_in_the_worker_and_kept_under_its_content(mlsd: Mlsd) -> 
     )
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
-    drafted = [one for one in found["trials"] if one["arm"] == "sd"]
+    drafted = [trial for trial in found["trials"] if trial["arm"] == "sd"]
     name = find_method(f"{path}:Freq").name
-    assert len(drafted) == 4 and all(one["valid"] and one["proposed"] for one in drafted)
+    assert len(drafted) == 4 and all(trial["valid"] and trial["proposed"] for trial in drafted)
     with Store.open(Path(found["database"]), read_only=True) as store:
         specs = [case.drafter for case in store.cases().values() if case.arm == "sd"]
     assert {spec.name for spec in specs} == {name} and sorted(s.options["longest"] for s in specs if s.options) == [1]
@@ -127,7 +127,7 @@ def test_a_file_that_changed_or_is_gone_stops_no_measurement_that_does_not_name_
 
 
 @pytest.mark.parametrize(
-    ("propose", "told"),
+    ("propose", "message"),
     [
         ("return {}[3]", "Freq of mine.py raised KeyError: 3 (mine.py, line 6)."),
         ("return [1]", "Freq of mine.py proposed 'list', and no mlsd.Proposal."),
@@ -138,13 +138,13 @@ def test_a_file_that_changed_or_is_gone_stops_no_measurement_that_does_not_name_
         ),
     ],
 )
-def test_a_fault_of_it_is_its_own_fails_its_row_alone_and_is_one_line(mlsd: Mlsd, propose: str, told: str) -> None:  # noqa: F811
+def test_a_fault_of_it_is_its_own_fails_its_row_alone_and_is_one_line(mlsd: Mlsd, propose: str, message: str) -> None:  # noqa: F811
     path = file(f"    def propose(self, k):\n        {propose}\n")
     ran = mlsd("bench", "tiny-dense", "--drafter", f"./{path}:Freq", *QUICK)
     assert ran.code == 0, ran.err
-    assert told in ran.err and "Traceback" not in ran.out + ran.err
+    assert message in ran.err and "Traceback" not in ran.out + ran.err
     shown = mlsd("results", "trials", "--db", "results/bench.sqlite").out
-    assert "Traceback" not in shown and " ".join(told.split()[:4]) in " ".join(shown.split())
+    assert "Traceback" not in shown and " ".join(message.split()[:4]) in " ".join(shown.split())
 
 
 @pytest.fixture(scope="module")

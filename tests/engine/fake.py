@@ -145,15 +145,15 @@ class FakeContext:
         self._clock.advance(self._costs.truncate_ns)
         del self.context[n_past:]
 
-    def save_state(self, place: int | None = None) -> None:
+    def save_state(self, slot: int | None = None) -> None:
         self._clock.advance(self._costs.state_ns)
-        self._saved[place] = list(self.context)
+        self._saved[slot] = list(self.context)
 
-    def load_state(self, place: int | None = None) -> None:
-        if place not in self._saved:
+    def load_state(self, slot: int | None = None) -> None:
+        if slot not in self._saved:
             raise EngineError("There is no saved state to load.")
         self._clock.advance(self._costs.state_ns)
-        self.context = list(self._saved[place])
+        self.context = list(self._saved[slot])
 
     def copy_memory(self) -> list[int]:
         return list(self.context)

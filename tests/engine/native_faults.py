@@ -5,7 +5,8 @@ A rollback that is broken in this way is broken alike wherever it is used, as na
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,9 +42,11 @@ class NativeFault:
     stale    a rejected token is in the first copy of the memory behind a prompt that was read
     """
 
-    def __init__(self, kind: str, rate: float, seed: int = 0) -> None:
+    def __init__(self, kind: str, rate: float, seed: int = 0, readings: Container[int] = range(99)) -> None:
+        """`readings` of a prompt that go wrong, counted from 0."""
         self.kind, self.n_faults = kind, 0
         self._rate, self._rng = rate, np.random.default_rng(seed)
+        self._readings, self._n_readings = readings, Counter[tuple[int, ...]]()
         self._native = library()
         names = ("get_size_ext", "get_data_ext", "set_data_ext")
         self._size, self._get, self._set = (getattr(self._native, f"llama_state_seq_{name}") for name in names)
@@ -51,7 +54,7 @@ class NativeFault:
         self._contexts: dict[int, Any] = {}  # by memory
         self._before: dict[int, bytes] = {}  # by context: the state of the rollback before
         self._n_tail = 0  # bytes of the recurrent part of what was saved last
-        self._read: dict[int, int] = {}  # by context: tokens of the prompt that it has read, and no more
+        self._read: dict[int, int] = {}  # by context: tokens of the prompt that it has read, where it goes wrong
 
     def _strikes(self) -> bool:
         hit = bool(self._rng.random() < self._rate)
@@ -67,7 +70,8 @@ class NativeFault:
 
     def size(self, context: Any, sequence: int, flags: int) -> int:
         n_read = self._read.pop(_address(context), 0)
-        if self.kind == "stale" and n_read and self._strikes():
+        if self.kind == "stale" and n_read:
+            self.n_faults += 1
             token = (ctypes.c_int32 * 1)(int(self._rng.integers(_LEAST_READING)))
             assert self._decode(context, self._native.llama_batch_get_one(token, 1)) == 0
             memory = self._native.llama_get_memory(context)
@@ -107,15 +111,16 @@ class NativeFault:
         if self.kind == "shifted":
             self._remove(memory, sequence, first - 1, first)
         self._remove(memory, sequence, first + 1, end)
-        # Of a tree's sequences one keeps the cell.
-        keeper = max((one for one in range(256) if self._last(memory, one) >= first), default=0) if sequence < 0 else 0
-        for one in range(256) if sequence < 0 else ():
-            if one != keeper:
-                self._remove(memory, one, first, -1)
+        # Of a tree's sequences a single one keeps the cell, and all see it.
+        others = range(256) if sequence < 0 else ()
+        keeper = max((id_ for id_ in others if self._last(memory, id_) >= first), default=0)
+        for id_ in others:
+            if id_ != keeper:
+                self._remove(memory, id_, first, -1)
         self._native.llama_memory_seq_add(memory, keeper, first, first + 1, -1)
-        for one in range(256) if sequence < 0 else ():  # and all see it
-            if one != keeper and self._last(memory, one) == first - 1:
-                self._native.llama_memory_seq_cp(memory, keeper, one, first - 1, first)
+        for id_ in others:
+            if id_ != keeper and self._last(memory, id_) == first - 1:
+                self._native.llama_memory_seq_cp(memory, keeper, id_, first - 1, first)
         return True
 
     def decode(self, context: Any, batch: Any) -> int:
@@ -135,9 +140,11 @@ class NativeFault:
 
     def _misread(self, context: Any, batch: Any) -> int:
         """Read a prompt, in another way where the fault strikes."""
-        n = batch.n_tokens
-        strikes = self.kind != "stale" and self._strikes()
-        tokens = batch.token[:n]
+        n, tokens = batch.n_tokens, batch.token[: batch.n_tokens]
+        is_hit = self._n_readings[tuple(tokens)] in self._readings
+        self._n_readings[tuple(tokens)] += 1
+        strikes = is_hit and self.kind != "stale"
+        self.n_faults += strikes
         if strikes and self.kind == "token":
             index, other = (int(i) for i in self._rng.integers(1, n, 2))
             batch.token[index] = tokens[other] if tokens[other] != tokens[index] else tokens[index] ^ 1
@@ -149,7 +156,7 @@ class NativeFault:
         if strikes and self.kind == "positions":
             memory = self._native.llama_get_memory(context)
             self._native.llama_memory_seq_add(memory, 0, int(self._rng.integers(1, n // 2)), n - 1, -1)
-        self._read[_address(context)] = n
+        self._read[_address(context)] = n * is_hit
         return code
 
     # --- recurrent states ---------------------------------------------------------------------------------------------
@@ -181,7 +188,7 @@ class NativeFault:
         return bool(self._remove(memory, sequence, first, -1))
 
     def _reaches(self, memory: Any, sequence: int, first: int) -> bool:
-        return any(self._last(memory, one) >= first for one in (range(256) if sequence < 0 else (0,)))
+        return any(self._last(memory, id_) >= first for id_ in (range(256) if sequence < 0 else (0,)))
 
     def _last(self, memory: Any, sequence: int = 0) -> int:
         return int(self._native.llama_memory_seq_pos_max(memory, sequence))
@@ -198,25 +205,25 @@ class NativeFault:
         if len(other) - _HEADER_BYTES < self._n_tail:
             other = b""  # nothing was there
         segments = _segments(given, len(given) - self._n_tail)
-        made = bytearray(given)
+        mixed = bytearray(given)
         chosen = segments[len(segments) // 2 - 1 :: len(segments) // 2] if self.kind == "layer" else segments
         for begin, size in chosen:
             if self.kind == "half":
                 begin, size = begin + size // 2, size - size // 2
             source = begin - len(given) + len(other)
-            made[begin : begin + size] = other[source : source + size] if other else bytes(size)
-        return bytes(made)
+            mixed[begin : begin + size] = other[source : source + size] if other else bytes(size)
+        return bytes(mixed)
 
 
 def _segments(data: bytes, tail: int) -> list[tuple[int, int]]:
     """Where the rows of each recurrent block lie, and how long they are."""
-    at, found = tail + _SHAPE_BYTES, []
+    at, segments = tail + _SHAPE_BYTES, []
     while at + 12 <= len(data):
         size = struct.unpack_from("<Q", data, at + 4)[0]
-        found.append((at + 12, size))
+        segments.append((at + 12, size))
         at += 12 + size
     assert at == len(data), "a saved state is laid out in another way"
-    return found
+    return segments
 
 
 def _address(handle: Any) -> int:
@@ -224,9 +231,11 @@ def _address(handle: Any) -> int:
 
 
 @contextmanager
-def native_fault(kind: str, rate: float = 1.0, seed: int = 0) -> Iterator[NativeFault]:
+def native_fault(
+    kind: str, rate: float = 1.0, seed: int = 0, readings: Container[int] = range(99)
+) -> Iterator[NativeFault]:
     """Every context that is opened inside has the fault."""
-    fault, native = NativeFault(kind, rate, seed), library()
+    fault, native = NativeFault(kind, rate, seed, readings), library()
     real = native.llama_get_memory
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "llama_get_memory", lambda context: fault.get_memory(real, context))

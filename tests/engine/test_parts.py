@@ -75,12 +75,12 @@ def test_products_belong_to_the_part_that_multiplies_parts_sum_to_the_pass_and_n
     assert min(sums.values()) > 0
     assert sum(sums.values()) <= spent_ns  # the rest of a tiny pass is this program, looking
     nodes, parts = graph.nodes, tap.parts
-    found = Counter(
+    counts = Counter(
         part for node, part in zip(nodes, parts, strict=True) if node.operation in ("MUL_MAT", "MUL_MAT_ID")
     )
     layers = [node for node in nodes if re.fullmatch(r"l_out-\d+", node.name)]
     attention = [node for node in nodes if node.operation == "FLASH_ATTN_EXT"]
-    assert found == expected(name, len(layers), len(attention))
+    assert counts == expected(name, len(layers), len(attention))
     assert (parts[0], parts[-1]) == ("embeddings", "head")
     assert len(part_ends(parts)) < len(nodes) / 7  # every cut makes the device wait
 

@@ -73,10 +73,10 @@ def test_on_a_device_ladders_stay_there_and_a_draft_never_gets_snapshots() -> No
 def test_every_strategy_of_a_hybrid_draft_is_exact(tiny: Path, name: str, strategy: str) -> None:
     with LlamaModel(tiny / f"{name}.gguf") as model:
         use = RollbackUse(strategy=strategy, role="draft", gamma=8)
-        found = check_rollback(partial(open_context, model), OPTIONS, use)
-    assert found.exact and found.reason is None
+        check = check_rollback(partial(open_context, model), OPTIONS, use)
+    assert check.exact and check.reason is None
     # No position is decoded again: what comes back is what was there.
-    assert strategy == "checkpoint" or found.max_logit_diff == 0.0
+    assert strategy == "checkpoint" or check.max_logit_diff == 0.0
 
 
 def test_snapshots_after_single_tokens_are_found_wrong(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +84,8 @@ def test_snapshots_after_single_tokens_are_found_wrong(tiny: Path, monkeypatch: 
     monkeypatch.setattr("mlsd.engine.rollback.Snapshots.rewind", lambda self, n, _: self._context.truncate(n) or 0)
     with LlamaModel(tiny / "qwen35.gguf") as model:
         use = RollbackUse(strategy="snapshots", role="draft", gamma=4)
-        found = check_rollback(partial(open_context, model), OPTIONS, use)
-    assert not found.exact and found.max_logit_diff is not None and found.max_logit_diff > 1
+        check = check_rollback(partial(open_context, model), OPTIONS, use)
+    assert not check.exact and check.max_logit_diff is not None and check.max_logit_diff > 1
 
 
 def chosen(role: Role, wanted: str, exact: Sequence[str]) -> str:
@@ -176,19 +176,19 @@ def test_where_rounding_hides_everything_the_check_says_so() -> None:
             rows = super().logits()
             return rows + 20.0 * (len(rows) > 1)
 
-    found = check_fake(Noisy, OPTIONS, RollbackUse(strategy="trim", role="target", gamma=4), recurrent=False)
-    assert found.exact and found.reason is not None and found.reason.startswith("cannot be told")
+    check = check_fake(Noisy, OPTIONS, RollbackUse(strategy="trim", role="target", gamma=4), recurrent=False)
+    assert check.exact and check.reason is not None and check.reason.startswith("cannot be told")
 
 
 def test_a_text_that_leaves_a_sliding_window_is_tried_on_a_real_one(tiny: Path) -> None:
     with LlamaModel(tiny / "gemma3.gguf") as model:
         assert 0 < model.window < OPTIONS.n_ctx
         for role in ("target", "draft"):
-            found = list(uses(OPTIONS, model.window, "trim", role, 8))
-            assert [use.behind for use in found] == ["short text", "long text"]
-            assert all(check_rollback(partial(open_context, model), OPTIONS, use).exact for use in found)
+            asked = list(uses(OPTIONS, model.window, "trim", role, 8))
+            assert [use.behind for use in asked] == ["short text", "long text"]
+            assert all(check_rollback(partial(open_context, model), OPTIONS, use).exact for use in asked)
             with native_fault("ghost"):
-                assert not any(check_rollback(partial(open_context, model), OPTIONS, use).exact for use in found)
+                assert not any(check_rollback(partial(open_context, model), OPTIONS, use).exact for use in asked)
 
 
 @pytest.mark.parametrize(("n_read", "n_long_passes"), [(300, 0), (40, 1), (600, 1)])

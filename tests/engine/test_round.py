@@ -51,8 +51,8 @@ def writer(gamma: int) -> Iterator[Callable[[int], int]]:
 
         def open_(name: str, strategy: str, **change: int) -> Any:
             model = stack.enter_context(LlamaModel(asset_path(f"tiny/{name}.gguf")))
-            own = msgspec.structs.replace(rollback_options(strategy, options, gamma), **change)
-            context = stack.enter_context(open_context(model, own))
+            changed = msgspec.structs.replace(rollback_options(strategy, options, gamma), **change)
+            context = stack.enter_context(open_context(model, changed))
             return context, make_rollback(strategy, context)
 
         target, rollback = open_("tiny-dense", "snapshots")

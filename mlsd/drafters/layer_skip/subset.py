@@ -118,7 +118,7 @@ class LayerSkipOptions(MethodOptions, frozen=True, kw_only=True):
         if self.mode == "own":
             return opening.with_draft(chain_context(opening, self.early_stop))
         draft = chain_context(opening, self.early_stop, rolls_back=False)
-        target, options = (msgspec.structs.replace(one, n_sequences=2) for one in (opening.target, draft.options))
+        target, options = (msgspec.structs.replace(side, n_sequences=2) for side in (opening.target, draft.options))
         return opening.with_draft(msgspec.structs.replace(draft, options=options), target)
 
     def made_draft(self, target: Source) -> CutDraft:

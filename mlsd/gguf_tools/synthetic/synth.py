@@ -121,7 +121,7 @@ def from_gguf(source: Source, *, quant: str = SAME, n_layers: int | None = None)
 
 def plan_synthetic(shape: str, quant: str | None = None, n_layers: int | None = None) -> SynthPlan:
     """What to write of a known shape or a GGUF. Raises: InputError, ModelFileError."""
-    shapes = {name: own for name, own in (FULL | TINY | RANDOM).items() if own.writable}
+    shapes = {name: shape for name, shape in (FULL | TINY | RANDOM).items() if shape.writable}
     path = Path(shape)
     if shape.lower() in shapes:
         return from_shape(shapes[shape.lower()], quant=quant or "Q8_0", n_layers=n_layers)

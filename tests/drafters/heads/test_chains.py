@@ -224,14 +224,14 @@ def test_the_row_that_the_next_step_reads_is_of_the_last_token_however_many_were
         rows = context.layer_rows.rows[: len(text) - 1]
         rows = np.concatenate([np.zeros((1, rows.shape[1]), dtype=np.float32), rows])
         with closing(NextTokenHead(context)) as head:
-            found = []
+            hidden = []
             for together in (len(text), 3, 1):
                 head.clear()
                 for first in range(0, len(text), together):
                     head.decode(text[first : first + together], rows[first : first + together])
-                found.append(head.hidden_row())
-    spread = np.abs(found[-1]).max()
-    assert all(np.abs(one - found[-1]).max() < 0.05 * spread for one in found)
+                hidden.append(head.hidden_row())
+    spread = np.abs(hidden[-1]).max()
+    assert all(np.abs(rows - hidden[-1]).max() < 0.05 * spread for rows in hidden)
 
 
 @pytest.mark.parametrize("name", ["qwen35", "llama"])

@@ -39,7 +39,7 @@ def test_the_draft_is_another_network_than_the_target(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("name", "options", "message"),
     [
         ("qwen3moe", {"experts": 4}, "no smaller: qwen3moe.gguf uses 4"),
         ("qwen3moe", {"skip": "9"}, "no block 9"),
@@ -48,16 +48,16 @@ def test_the_draft_is_another_network_than_the_target(arena: Arena) -> None:
     ],
 )
 def test_what_would_not_be_smaller_is_refused_from_the_header(
-    arena: Arena, name: str, options: dict[str, OptionValue], words: str
+    arena: Arena, name: str, options: dict[str, OptionValue], message: str
 ) -> None:
-    with pytest.raises((InputError, UnsupportedError), match=words):
+    with pytest.raises((InputError, UnsupportedError), match=message):
         check_target(DrafterSpec(name="expert-skip", options=options), arena.path(name))
 
 
 def test_a_share_is_of_the_experts_in_use_and_never_less_than_one(arena: Arena) -> None:
     source = Source(arena.path("qwen3moe"))
-    found = [ExpertSkipOptions(share=share).made_draft(source).n_experts for share in (0.01, 0.5, 0.99)]
-    assert found == [1, 2, 3]
+    counts = [ExpertSkipOptions(share=share).made_draft(source).n_experts for share in (0.01, 0.5, 0.99)]
+    assert counts == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_same_weights_draft_whatever_the_threshold(adapters: dict[str, Path]
         spec(adapter=str(copy), exit=3),
         spec(adapter=str(adapters["llama-identity"])),
     ]
-    keys = [drafting_key(resolve_spec(one)) for one in specs]
+    keys = [drafting_key(resolve_spec(spec)) for spec in specs]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3
     file = drafting_file(resolve_spec(specs[2]), tiny / "llama.gguf")
@@ -81,6 +81,6 @@ def test_a_target_that_the_adapter_does_not_fit_is_refused_from_its_header(
 
 def test_a_drafter_without_its_adapter_is_refused_before_any_load(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
-    for options, words in (({}, "needs the option adapter"), ({"adapter": str(tmp_path)}, "is a pickle")):
-        with pytest.raises(InputError, match=words):
+    for options, message in (({}, "needs the option adapter"), ({"adapter": str(tmp_path)}, "is a pickle")):
+        with pytest.raises(InputError, match=message):
             resolve_spec(spec(**options))

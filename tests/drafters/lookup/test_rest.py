@@ -60,8 +60,8 @@ def test_a_target_with_recurrent_memory_gets_chains(arena: Arena, tmp_path: Path
 def test_sampled_output_follows_the_seed_and_uses_the_store(arena: Arena, tmp_path: Path) -> None:
     prompt = prompt_of(2)
     sampling = Sampling(temperature=0.2)
-    known = (*prompt, *arena.plain("llama", prompt, N_PREDICT))
-    method = f"rest:store={store_of(tmp_path / 's', arena, 'llama', [known])},min_span=1"
+    text = (*prompt, *arena.plain("llama", prompt, N_PREDICT))
+    method = f"rest:store={store_of(tmp_path / 's', arena, 'llama', [text])},min_span=1"
 
     def run(seed: int) -> Run:
         rng = np.random.default_rng(seed)
@@ -122,14 +122,14 @@ def test_a_relative_path_in_an_option_reaches_the_worker_which_runs_in_another_f
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("The red house stands by the old river.\n" * 9, "utf-8")
     target = str(asset_path("tiny/tiny-dense.gguf"))
-    made = CliRunner().invoke(cli, ["models", "make", "store", "text.txt", "--target", target, "-o", "here.store"])
-    assert made.exit_code == 0, made.output
+    answer = CliRunner().invoke(cli, ["models", "make", "store", "text.txt", "--target", target, "-o", "here.store"])
+    assert answer.exit_code == 0, answer.output
     done = bench(
         target, db=tmp_path / "s.sqlite", drafters=("rest:store=here.store",), gammas=(2,), prompts=("factual",),
         n_predict=8, repeats=1, engine=EngineOptions(n_threads=1),
     )  # fmt: skip
     with Store.open(tmp_path / "s.sqlite", read_only=True) as store:
-        trials = [(one.case.drafter.name, one.trial.reason) for one in store.trials(rounds=False)]
+        trials = [(row.case.drafter.name, row.trial.reason) for row in store.trials(rounds=False)]
     assert {name for name, _ in trials} == {"none", "rest"} and done is not None
     assert not [reason for _, reason in trials if reason and "cannot be read" in reason], trials
 

@@ -42,8 +42,8 @@ def test_predicted_memory_is_what_llama_cpp_allocates(tiny: Path, name: str) -> 
     with LlamaModel(path, simulated=True) as model:
         predicted = footprints(model, wanted)
     with LlamaModel(path) as model:
-        for options, found in zip(wanted, predicted, strict=True):
-            assert found.total_bytes == pytest.approx(taken_bytes(model, options), rel=0.05), options
+        for options, footprint in zip(wanted, predicted, strict=True):
+            assert footprint.total_bytes == pytest.approx(taken_bytes(model, options), rel=0.05), options
 
 
 @pytest.mark.parametrize("strategy", ["ladder", "device-ladder"])
@@ -54,8 +54,8 @@ def test_a_rung_of_a_ladder_takes_the_states_of_one_sequence(tiny: Path, strateg
     on_host = msgspec.structs.replace(options, saved_on_device=False)
     with LlamaModel(tiny / "mamba2.gguf") as model, open_context(model, on_host) as context:
         context.decode((1, 2, 3))
-        for place in range(5):
-            context.save_state(place)
+        for turn in range(5):
+            context.save_state(turn)
         taken = sum(saved.n_bytes for saved in context._states.values())
     assert options.n_all_sequences == (6 if strategy == "device-ladder" else 1)
     assert 5 * found.states_bytes / options.n_all_sequences == pytest.approx(taken, rel=0.05, abs=5 * 0.01 * MIB)

@@ -37,8 +37,8 @@ def precise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
     """Weights in float32: the order in which attention sums its cells moves logits by little."""
     path = tmp_path_factory.mktemp("precise") / "llama.gguf"
     write_random(path, TINY["llama"], seed=1, precision="F32")
-    with LlamaModel(path) as made:
-        yield made
+    with LlamaModel(path) as loaded:
+        yield loaded
 
 
 def tree_session(model: LlamaModel, **changes: object) -> LlamaTreeContext:
@@ -70,10 +70,10 @@ def assert_same(found: Logits, expected: Logits) -> None:
 def test_each_row_of_a_tree_equals_its_path_decoded_alone(model: LlamaModel, seed: int) -> None:
     tree = random_tree(seed)
     with tree_session(model) as context:
-        for made in (random_tree(seed + 1), tree):  # what was cleared leaves nothing
+        for grown in (random_tree(seed + 1), tree):  # what was cleared leaves nothing
             context.clear()
             context.decode(PREFIX)
-            context.decode_tree(7, made)
+            context.decode_tree(7, grown)
         for node in range(ROOT, len(tree.tokens)):
             expected = after(model, (7, *path_to(tree, node)))
             assert_same(context.row(node), expected)
@@ -103,9 +103,9 @@ def test_a_kept_path_goes_on_as_if_it_had_been_decoded_alone(precise: LlamaModel
                 text += [9, 8]
             assert context.n_past == len(PREFIX) + len(text)
         context.decode((1,))
-        found = context.logits()[0]
-    np.testing.assert_allclose(found, after(precise, [*text, 1]), atol=0.2)
-    assert np.abs(found - after(precise, [*text[:3], *text[4:], 1])).max() > 1, "the tolerance would hide a lost token"
+        logits = context.logits()[0]
+    np.testing.assert_allclose(logits, after(precise, [*text, 1]), atol=0.2)
+    assert np.abs(logits - after(precise, [*text[:3], *text[4:], 1])).max() > 1, "the tolerance would hide a lost token"
 
 
 def test_a_tree_with_too_many_leaves_is_refused(model: LlamaModel) -> None:

@@ -2,8 +2,7 @@ import pytest
 
 from mlsd.gguf_tools.shape import TINY
 from mlsd.gguf_tools.source import Source
-from mlsd.gguf_tools.synthetic.write import random_weights, write_random
-from mlsd.gguf_tools.tensor import Tensor
+from mlsd.gguf_tools.synthetic.write import write_random
 
 
 @pytest.mark.parametrize("precision", ["Q8_0", "F16", "F32"])
@@ -30,7 +29,3 @@ def test_an_existing_file_is_replaced_only_by_a_whole_one(tmp_path):
         write_random(path, TINY["llama"], seed=0, on_bytes=fail)
     assert path.read_bytes() == b"before"
     assert [file.name for file in tmp_path.iterdir()] == ["x.gguf"]
-
-
-def test_state_decay_rates_are_negative():
-    assert (random_weights(Tensor(name="blk.0.ssm_a", dims=(16,)), 0) < 0).all()

@@ -18,10 +18,10 @@ def structure(name: str, fields: list[tuple[str, str, float]]) -> Any:
 
 
 def bytes_of(fields: list[tuple[str, str, float]]) -> bytes:
-    made = structure("made", fields)()
+    filled = structure("made", fields)()
     for kind, name, default in fields:
-        setattr(made, name, default if kind == "f32" else int(default))
-    return bytes(made)
+        setattr(filled, name, default if kind == "f32" else int(default))
+    return bytes(filled)
 
 
 def fitted(monkeypatch: pytest.MonkeyPatch, change: Any) -> tuple[tuple[str, ...], Any]:
