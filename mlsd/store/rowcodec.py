@@ -18,7 +18,6 @@ from mlsd.names import clean_json
 from mlsd.outside import convert
 from mlsd.records import (
     Case,
-    Count,
     EngineOptions,
     Environment,
     Few,
@@ -34,8 +33,13 @@ from mlsd.trials.stages import StageTime
 _PATH = re.compile(r"(?<![\w.~/\-])~?/(?:[^\s/:'\"]+/)*([^\s/:'\"]+)")
 _TRIAL_READER = msgspec.json.Decoder(Trial)
 _CASE_READER = msgspec.json.Decoder(Case)
-_Row = tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count]  # the fields of a round in their order
-_ROUNDS = msgspec.json.Decoder(list[_Row])
+
+
+class _StoredRound(Round, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+    """A round as it is stored: the list of its fields in their order."""
+
+
+_ROUNDS = msgspec.json.Decoder(list[_StoredRound])
 _SUMS = msgspec.json.Decoder(Sums | None)
 _HINT = "It was edited or damaged: restore a copy, or look at the file with `mlsd results check`."
 T = TypeVar("T")
@@ -156,8 +160,8 @@ def trial(row: Sequence[Any], case: Case) -> Measured:
     if whole is not None and not _agree(whole):
         raise damaged(where, "its sums do not agree with how its rounds ended")
     if each_round:
-        rows: list[_Row] = decode(each_round[0], _ROUNDS, f"{where}, rounds,")
-        rounds = tuple(Round(**dict(zip(Round.__struct_fields__, each, strict=True))) for each in rows)
+        listed: list[_StoredRound] = decode(each_round[0], _ROUNDS, f"{where}, rounds,")
+        rounds = msgspec.convert(listed, tuple[Round, ...], from_attributes=True)
         if whole != (sums(rounds) if rounds else None):
             raise damaged(where, "its rounds do not sum to what is said of them")
         decoded = msgspec.structs.replace(decoded, rounds=rounds)

@@ -113,13 +113,13 @@ def _of_rounds(case: Case, trial: Trial, whole: Sums) -> Iterator[Broken]:
         yield Broken("round", f"{whole.rows} rows verified {whole.proposed} proposed tokens in {whole.rounds} rounds")
     if whole.accepted > whole.proposed:
         yield Broken("round", f"{whole.accepted} tokens accepted of {whole.proposed} proposed")
+    of_server, last = case.source == "server", len(trial.rounds) - 1
     for number, each in enumerate(trial.rounds):
-        if case.source == "server":
-            if each.accepted > each.proposed:
-                yield Broken("round", f"round {number} accepted {each.accepted} of {each.proposed} proposed")
-            continue
-        ended = number == len(trial.rounds) - 1 and not case.ignore_eog
-        yield from _of_round(number, each, case.gamma, ended=ended, exact=exact)
+        if not of_server:
+            ended = number == last and not case.ignore_eog
+            yield from _of_round(number, each, case.gamma, ended=ended, exact=exact)
+        elif each.accepted > each.proposed:
+            yield Broken("round", f"round {number} accepted {each.accepted} of {each.proposed} proposed")
 
 
 def _of_round(number: int, a_round: Round, gamma: int, *, ended: bool, exact: bool) -> Iterator[Broken]:

@@ -69,10 +69,10 @@ SUMMED = ("rounds", *_OF_ROUND)  # the fields of `Sums` that are numbers
 
 def sums(rounds: Iterable[Round]) -> Sums:
     """The sums of some rounds, of one trial or of many."""
-    every_round = tuple(rounds)
-    endings = endings_of((each.proposed, each.accepted) for each in every_round)
-    summed = {name: sum(getattr(one, name) for one in every_round) for name in _OF_ROUND}
-    return Sums(rounds=len(every_round), endings=endings, **summed)
+    rows = [msgspec.structs.astuple(each) for each in rounds]
+    summed = map(sum, zip(*rows, strict=True)) if rows else [0] * len(_OF_ROUND)
+    endings = endings_of((proposed, accepted) for proposed, accepted, *_ in rows)
+    return Sums(rounds=len(rows), endings=endings, **dict(zip(_OF_ROUND, summed, strict=True)))
 
 
 def endings_of(rounds: Iterable[tuple[int, int]]) -> Endings:

@@ -205,7 +205,7 @@ def test_a_run_with_a_damaged_plan_is_left_out_and_the_others_are_read(path: Pat
 @pytest.mark.parametrize(
     ("statement", "named"),
     [
-        ("UPDATE run SET plan = json_set(plan, '$.decides', 7) WHERE id = 1", "the plan of run 1 cannot be read"),
+        ("UPDATE run SET plan = json_set(plan, '$.decides', 7) WHERE id = 1", "the plan of run 1: decides = 7"),
         ("UPDATE \"case\" SET record = 'x' WHERE gamma = 8", f"case {case(8).id} cannot be read"),
     ],
 )
