@@ -44,11 +44,10 @@ def search(asked: SearchOptions) -> TuneResult:
 @called_by(RunOptions)
 def run(asked: RunOptions) -> StudyResult:
     """Measure suites A to G into a database, or go on; models are by role. None leaves what the suites say."""
-    from mlsd.measure.parent.blocks import RunSettings
     from mlsd.measure.parent.requests import run_study
     from mlsd.planning.request import resolve_study
 
-    return run_study(resolve_study(asked), _path(asked.db), settings=RunSettings(fresh=asked.fresh, seed=asked.seed))
+    return run_study(resolve_study(asked), _path(asked.db), fresh=asked.fresh)
 
 
 @called_by(RunOptions)

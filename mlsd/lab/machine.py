@@ -11,7 +11,7 @@ from mlsd.engine.context import threads_of
 from mlsd.errors import MlsdError
 from mlsd.folders import user_dir
 from mlsd.hardware import read_conditions, read_environment
-from mlsd.measure.parent.blocks import RunOutcome, RunSettings, Watcher
+from mlsd.measure.parent.blocks import RunOutcome, Watcher
 from mlsd.measure.parent.requests import run_study
 from mlsd.measure.process import run_info
 from mlsd.models.library import Library
@@ -113,7 +113,7 @@ def discard(study: str) -> None:
 
 
 def measure(
-    request: StudyRequest, settings: RunSettings, options: Asked, study: str, earlier: bytes
+    request: StudyRequest, cool_down_s: float | None, options: Asked, study: str, earlier: bytes
 ) -> tuple[RunOutcome | str, bytes]:
     """Run suites here as `mlsd run` does, going on with what the coordinator knows of machines like this one.
 
@@ -133,7 +133,7 @@ def measure(
         outcome = run_study(
             request,
             _path(study),
-            settings=replace(settings, fresh=False),  # nothing is there that counts no more
+            cool_down_s=cool_down_s,
             watcher=_Counting(here),
             options=options,
             pull=(lambda id_: library.pull(library.manifest.find(id_))) if here.may_pull else None,

@@ -17,7 +17,7 @@ from mlsd.errors import LabError
 from mlsd.hardware import read_environment
 from mlsd.lab.cluster import Cluster, first_line
 from mlsd.lab.machine import Card, Doing, differences, discard, measure, packed, status, unpacked
-from mlsd.measure.parent.blocks import RunOutcome, RunSettings, Watcher
+from mlsd.measure.parent.blocks import RunOutcome, Watcher
 from mlsd.measure.parent.requests import answer_of, check_database, results_of
 from mlsd.measure.process import run_info
 from mlsd.planning.job import Slot
@@ -57,7 +57,8 @@ def run_lab_study(
     certificate: Path | None = None,
     db: Path | None = None,
     *,
-    settings: RunSettings,
+    fresh: bool = False,
+    cool_down_s: float | None = None,
     watcher: Watcher | None = None,
     options: Asked | None = None,
 ) -> LabStudyResult:
@@ -68,14 +69,14 @@ def run_lab_study(
     path = db or study_path(request.profile.name)
     check_database(path)
     environment = read_environment(run_info(request.overrides.engine))
-    asked = (str(path.absolute()), environment.host, request.asked, time.time_ns() if settings.fresh else 0)
+    asked = (str(path.absolute()), environment.host, request.asked, time.time_ns() if fresh else 0)
     study = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:16]
     with Cluster(address, certificate) as lab:
         if not lab.ask(status):
             raise LabError("The lab has no machine to measure on.", hint="Join one: mlsd lab join ADDRESS.")
         with Store.open(path) as store:
             n_runs = max((run.id for run in store.runs()), default=0)
-            task = (request, settings, dict(options or {}), study, b"" if settings.fresh else packed(path))
+            task = (request, cool_down_s, dict(options or {}), study, b"" if fresh else packed(path))
             going = _LabRun(lab, store, watcher or Watcher(), environment, task)
             going.measure()
             latest = {run.environment.host: run for run in store.runs() if run.id > n_runs}
@@ -127,7 +128,7 @@ class _LabRun:
     store: Store
     watcher: Watcher
     environment: Environment  # of this installation
-    task: tuple[StudyRequest, RunSettings, Asked, str, bytes]  # what `measure` takes on a machine
+    task: tuple[StudyRequest, float | None, Asked, str, bytes]  # what `measure` takes on a machine
     shares: dict[str, _Share] = field(default_factory=dict)  # by host
     refused: dict[str, str] = field(default_factory=dict)  # by address or host, and why
     interrupted: bool = False

@@ -13,7 +13,7 @@ from mlsd.errors import InputError, ServerError
 from mlsd.gguf_tools.read import model_facts
 from mlsd.gguf_tools.source import Source
 from mlsd.hardware import read_environment
-from mlsd.measure.parent.blocks import ALL, Experiment, RunSettings, Watcher, machine_lock, next_repeat
+from mlsd.measure.parent.blocks import ALL, Experiment, Watcher, machine_lock, next_repeat
 from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import BenchResult, check_database, conduct, result_of
 from mlsd.measure.process import run_info
@@ -265,8 +265,8 @@ def measure(
             facts = tuple(model_facts(model.path, ref=model.ref) for model in files)
             record = {"profile": None, "suites": [SERVERS], "servers": [side.spec.name for side in sides]}
             record |= sessions.as_stored(decides)
-            plan = Experiment(loads=(job,), environment=environment, facts=facts, record=record)
-            outcome, warnings = conduct(plan, store, RunSettings(seed=wanted.seed), watcher, race or ALL, bench.at)
+            plan = Experiment(loads=(job,), environment=environment, facts=facts, record=record, seed=wanted.seed)
+            outcome, warnings = conduct(plan, store, watcher, race or ALL, bench.at)
             bench.note_drafting()
             advice = "See the page on servers in the documentation."
             noted = tuple(QualityWarning(code="server", message=note, advice=advice) for note in bench.notes)

@@ -6,7 +6,7 @@ from pathlib import Path
 from mlsd.gguf_tools.read import model_facts
 from mlsd.hardware import read_environment
 from mlsd.measure.bench import Bench
-from mlsd.measure.parent.blocks import Experiment, RunOutcome, RunSettings, machine_lock, run_experiment
+from mlsd.measure.parent.blocks import Experiment, RunOutcome, machine_lock, run_experiment
 from mlsd.planning.job import Job
 from mlsd.planning.plan import plan_bench
 from mlsd.store.store import Store
@@ -27,8 +27,8 @@ def run_study(folder: Path, database: Path, **settings: object) -> RunOutcome:
     jobs = make_jobs(folder)
     facts = tuple(model_facts(Path(model.path), ref=model.ref) for job in jobs for model in (job.target, *job.models))
     with machine_lock(), Store.open(database) as store:
-        plan = Experiment(loads=jobs, environment=read_environment(), facts=facts)
-        return run_experiment(plan, Bench, store, RunSettings(**settings))  # type: ignore[arg-type]
+        plan = Experiment(loads=jobs, environment=read_environment(), facts=facts, **settings)  # type: ignore[arg-type]
+        return run_experiment(plan, Bench, store)
 
 
 if __name__ == "__main__":

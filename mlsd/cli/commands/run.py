@@ -28,7 +28,7 @@ from mlsd.units import format_bytes, format_duration, quoted
 
 if TYPE_CHECKING:
     from mlsd.measure.messages import DistanceJob
-    from mlsd.measure.parent.blocks import RunSettings, Watcher
+    from mlsd.measure.parent.blocks import Watcher
     from mlsd.measure.parent.forecast import Forecast
     from mlsd.measure.parent.requests import StudyResult
     from mlsd.models.library import Library
@@ -76,7 +76,7 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     Every trial is stored as it ends, a failed one with its reason, and the same command resumes. Only one run measures
     on a machine at a time.
     """
-    from mlsd.measure.parent.blocks import RunSettings, Watcher
+    from mlsd.measure.parent.blocks import Watcher
     from mlsd.measure.parent.requests import run_study
     from mlsd.planning.plan import prepare_study
     from mlsd.planning.request import resolve_study
@@ -95,18 +95,18 @@ def run(ctx: click.Context, /, suites: tuple[str, ...], as_json: bool, dry_run: 
     if options["pull"]:
         library = _agree(request, options["db"], options["cool_down_s"], ask=not options["yes"])
     more = shared.given_options(ctx, ("task_file", "per_kind", "cool_down_s", "address", "build"))
-    settings = RunSettings(fresh=options["fresh"], cool_down_s=options["cool_down_s"], seed=request.overrides.seed)
     if options["address"] is not None:
         if library is not None:
             for id_ in prepare_study(request).missing:
                 _pull(library, Watcher(), id_)
-        _run_lab(ctx, request, options, settings, more, as_json=as_json)
+        _run_lab(ctx, request, options, more, as_json=as_json)
         return
     with TrialWatcher() as watcher:
         result = run_study(
             request,
             options["db"],
-            settings=settings,
+            fresh=options["fresh"],
+            cool_down_s=options["cool_down_s"],
             watcher=watcher,
             keep_distance=_say_distance if options["distances"] else None,
             options=more,
@@ -196,7 +196,6 @@ def _run_lab(
     ctx: click.Context,
     request: StudyRequest,
     options: dict[str, Any],
-    settings: RunSettings,
     more: Asked,
     *,
     as_json: bool,
@@ -211,7 +210,8 @@ def _run_lab(
             options["address"],
             options["certificate"],
             options["db"],
-            settings=settings,
+            fresh=options["fresh"],
+            cool_down_s=options["cool_down_s"],
             watcher=watcher,
             options=more,
         )

@@ -80,15 +80,6 @@ class RunOutcome(Record, frozen=True, kw_only=True):
     stages: tuple[StageTime, ...] = ()  # where the time of its workers went
 
 
-class RunSettings(Record, frozen=True, kw_only=True):
-    """How a plan is run; nothing here changes a number."""
-
-    fresh: bool = False  # measure again what is done already
-    keep_failed: bool = False  # leave earlier failures alone instead of trying them again
-    cool_down_s: float | None = None  # of rest between blocks; None: until it is cool where there is no fan, else none
-    seed: int = 0  # of the order, recorded with the run
-
-
 class Watcher:
     """What is told while blocks are measured; the default says nothing."""
 
@@ -134,6 +125,9 @@ class Experiment(Record, frozen=True, kw_only=True):
     record: Mapping[str, Any] = msgspec.field(default_factory=dict)  # names and counts; the cases have their own table
     n_slots: int | None = None  # of the whole plan, where this is a part of it
     before: RunOutcome | None = None  # of the parts before
+    seed: int = 0  # of the order, recorded with the run
+    fresh: bool = False  # measure again what is done already
+    keep_failed: bool = False  # leave earlier failures alone instead of trying them again
 
 
 @contextmanager
@@ -184,7 +178,6 @@ def run_experiment(
     plan: Experiment,
     start: StartBench,
     store: Store,
-    settings: RunSettings | None = None,
     watcher: Watcher | None = None,
     choice: Choice = ALL,
 ) -> RunOutcome:
@@ -194,12 +187,12 @@ def run_experiment(
     measured. Ctrl-C ends the run after the last stored block. Raises: StoreError, InputError for a context that
     cannot be.
     """
-    settings, watcher = settings or RunSettings(), watcher or Watcher()
+    watcher = watcher or Watcher()
     for load in plan.loads:
         check_context({"job": load})
     going: OpenRun | None = None
     try:
-        with begun(plan, store, settings, watcher) as going:
+        with begun(plan, store, watcher) as going:
             watcher.begin(going.n_total, going.n_total - going.outcome().n_left)
             going.announce()
             for load, blocks in going.todo:
@@ -213,26 +206,26 @@ def run_experiment(
 
 
 @contextmanager
-def begun(plan: Experiment, store: Store, settings: RunSettings, watcher: Watcher) -> Iterator[OpenRun]:
+def begun(plan: Experiment, store: Store, watcher: Watcher) -> Iterator[OpenRun]:
     """A run of the store, ended with the block."""
     cases = {slot.case_id: slot.case for load in plan.loads for slot in load.slots}
-    if settings.fresh:
+    if plan.fresh:
         store.supersede(plan.environment, cases)
-    with recorded_run(store, plan.environment, plan.record, settings.seed) as run_id:
+    with recorded_run(store, plan.environment, plan.record, plan.seed) as run_id:
         store.add_models(plan.facts)
         store.add_cases(run_id, cases)
-        yield OpenRun(run_id, plan, store, watcher, settings)
+        yield OpenRun(run_id, plan, store, watcher)
 
 
 class OpenRun:
     """A run in progress: what is left of it, and the one way in which its blocks are stored."""
 
-    def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher, settings: RunSettings) -> None:
+    def __init__(self, run_id: int, plan: Experiment, store: Store, watcher: Watcher) -> None:
         self.run_id, self.environment = run_id, plan.environment
         self._store, self._watcher = store, watcher
         done = {
             key: statuses for key, statuses in store.blocks(plan.environment).items()
-            if settings.keep_failed or all(status.is_final for status in statuses.values())
+            if plan.keep_failed or all(status.is_final for status in statuses.values())
         }  # fmt: skip
         self.todo = [
             (load, tuple(block for block in load.blocks if not block.case_ids <= done.get(block.key, {}).keys()))

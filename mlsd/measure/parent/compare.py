@@ -26,7 +26,7 @@ from mlsd.hardware import read_environment
 from mlsd.measure.bench import Bench, Report
 from mlsd.measure.heat import cool_down_of
 from mlsd.measure.messages import CalibrateJob, Passes
-from mlsd.measure.parent.blocks import Experiment, OpenRun, RunSettings, Watcher, begun, machine_lock, next_repeat
+from mlsd.measure.parent.blocks import Experiment, OpenRun, Watcher, begun, machine_lock, next_repeat
 from mlsd.measure.parent.builds import Build, check_build, find_build
 from mlsd.measure.parent.calibration import run_calibration
 from mlsd.measure.parent.memory import fit_here
@@ -132,9 +132,9 @@ def compare(
                         environment=side.environment,
                         facts=tuple(model_facts(model.path, ref=model.ref) for model in side.request.files),
                         record={"command": COMMAND, "session": session, "looks": request.stopping, **of_side},
+                        keep_failed=True,  # earlier sessions stay as they are
                     )
-                    settings = RunSettings(keep_failed=True)  # earlier sessions stay as they are
-                    side.run = runs.enter_context(begun(plan, store, settings, watcher))
+                    side.run = runs.enter_context(begun(plan, store, watcher))
                 watcher.begin(sum(len(side.job.slots) for side in sides.values()), 0)
                 longest_s = max(load_preparation_s(side.job) or 0.0 for side in sides.values()) or None
                 doing = "Each turn of a side loads its models anew"

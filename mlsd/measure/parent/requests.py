@@ -18,7 +18,6 @@ from mlsd.measure.parent.blocks import (
     Choice,
     Experiment,
     RunOutcome,
-    RunSettings,
     StartBench,
     Watcher,
     machine_lock,
@@ -89,7 +88,8 @@ def run_study(
     request: StudyRequest,
     db: Path | None = None,
     *,
-    settings: RunSettings | None = None,
+    fresh: bool = False,
+    cool_down_s: float | None = None,
     watcher: Watcher | None = None,
     keep_distance: Callable[[DistanceJob, DraftDistance], None] | None = None,
     options: Asked | None = None,
@@ -101,7 +101,7 @@ def run_study(
     are asked for besides what the request holds. Raises, before anything is written: what `prepare_study` raises,
     LockError, StoreError, InputError for what does not fit.
     """
-    watcher, settings = watcher or Watcher(), settings or RunSettings()
+    watcher = watcher or Watcher()
     path = db or study_path(request.profile.name)
     check_database(path)
     with machine_lock():
@@ -110,15 +110,15 @@ def run_study(
             prepare_study(request, make=True)  # which says why
         watcher.planned(plan)
         outcome, warnings = RunOutcome(run_id=0, n_ok=0, n_failed=0, n_skipped=0, n_left=0), list[QualityWarning]()
-        fits = fit_here(plan.loads, cool_down_s=settings.cool_down_s) if pull is None else None
+        fits = fit_here(plan.loads, cool_down_s=cool_down_s) if pull is None else None
         with Store.open(path) as store:
             stages = _stages(request, plan, pull)
             for plan, loads in stages:
-                environment, loads = fits or fit_here(loads, cool_down_s=settings.cool_down_s)
+                environment, loads = fits or fit_here(loads, cool_down_s=cool_down_s)
                 part, asked = msgspec.structs.replace(plan, loads=loads), {**request.asked, **(options or {})}
                 run = recorded(part, environment, suite_session(request, plan), asked)
-                run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome)
-                outcome, more = conduct(run, store, settings, watcher)
+                run = msgspec.structs.replace(run, n_slots=sum(1 for _ in plan.slots()), before=outcome, fresh=fresh)
+                outcome, more = conduct(run, store, watcher)
                 warnings += more
                 if outcome.interrupted:
                     break
@@ -178,8 +178,7 @@ def bench(
             race = None
             if request.goal is not None:
                 race = Race(request.goal, plan=decides, earlier=earlier)
-            settings = RunSettings(fresh=fresh, seed=request.seed)
-            done = bench_into(plan, request, store, environment, settings, watcher, decides, race or ALL)
+            done = bench_into(plan, request, store, environment, watcher, decides, race or ALL, fresh=fresh)
             asked = sessions.of_cases(store, environment, decides, cases.values())
             return result_of(store, path, done, asked, models=request.files, race=race)
 
@@ -214,17 +213,19 @@ def bench_into(
     request: BenchRequest,
     store: Store,
     environment: Environment,
-    settings: RunSettings,
     watcher: Watcher,
     decides: SessionPlan,
     choice: Choice = ALL,
     start: StartBench = Bench,
+    *,
+    fresh: bool = False,
 ) -> Done:
     """Run a bench's blocks as further repeats of what the store holds; the caller holds `machine_lock`."""
-    if not settings.fresh and (first := next_repeat(store, environment, plan.cases())):
+    if not fresh and (first := next_repeat(store, environment, plan.cases())):
         (load,), (later,) = plan.loads, plan_bench(request, first=first).loads
         plan = msgspec.structs.replace(plan, loads=(msgspec.structs.replace(load, slots=later.slots),))
-    return conduct(recorded(plan, environment, decides), store, settings, watcher, choice, start)
+    run = msgspec.structs.replace(recorded(plan, environment, decides), fresh=fresh)
+    return conduct(run, store, watcher, choice, start)
 
 
 def plan_here(
@@ -252,19 +253,18 @@ def recorded(plan: Plan, environment: Environment, decides: SessionPlan, asked: 
     limit = next((load.limit_bytes for load in plan.loads), None)
     decides = msgspec.structs.replace(decides, context_bytes=context_bytes, limit_bytes=limit)
     record = plan_record(plan, asked or {}, decides)
-    return Experiment(loads=plan.loads, environment=environment, facts=facts, record=record)
+    return Experiment(loads=plan.loads, environment=environment, facts=facts, record=record, seed=plan.seed)
 
 
 def conduct(
     plan: Experiment,
     store: Store,
-    settings: RunSettings,
     watcher: Watcher | None,
     choice: Choice = ALL,
     start: StartBench = Bench,
 ) -> Done:
     """Run the plan into the store, by default in worker processes, then record what speaks against the run."""
-    outcome = run_experiment(plan, start, store, settings, watcher, choice)
+    outcome = run_experiment(plan, start, store, watcher, choice)
     return outcome, conclude(store, outcome.run_id, plan.environment)
 
 

@@ -17,7 +17,7 @@ from mlsd.drafters.options import Range, Space, Values
 from mlsd.engine.context import threads_of
 from mlsd.errors import InputError, MlsdError
 from mlsd.measure.bench import Bench
-from mlsd.measure.parent.blocks import RunSettings, StartBench, Watcher, machine_lock, next_repeat
+from mlsd.measure.parent.blocks import StartBench, Watcher, machine_lock, next_repeat
 from mlsd.measure.parent.memory import Footprints, fit_here
 from mlsd.measure.parent.race import Race
 from mlsd.measure.parent.requests import bench_into, check_database, plan_here
@@ -81,8 +81,7 @@ def tune(asked: SearchOptions, watcher: Watcher | None = None, start: StartBench
             earlier = [row for session in of_cases(store, environment, decides, cases) for row in session.trials]
             search = _Search(asked, setting, store, environment, plan, decides, earlier, watcher, footprints)
             watcher.tell(_shown(wave))
-            settings = RunSettings(seed=asked.seed)
-            outcome, _ = bench_into(plan, bench, store, environment, settings, watcher, decides, search, start)
+            outcome, _ = bench_into(plan, bench, store, environment, watcher, decides, search, start)
             if outcome.interrupted:
                 raise KeyboardInterrupt
             sessions = of_cases(store, environment, decides, cases)

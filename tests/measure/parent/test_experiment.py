@@ -21,7 +21,7 @@ from mlsd.gguf_tools.surgery.edit import keep_layers, recurrent_layers, write_ed
 from mlsd.hardware import read_environment
 from mlsd.measure.bench import Bench
 from mlsd.measure.messages import Event, Started
-from mlsd.measure.parent.blocks import Choice, Experiment, RunSettings, Watcher, begun, machine_lock, run_experiment
+from mlsd.measure.parent.blocks import Choice, Experiment, Watcher, begun, machine_lock, run_experiment
 from mlsd.measure.probe_cache import ProbeCache
 from mlsd.measure.process import call
 from mlsd.measure.worker.arms import Arms
@@ -254,7 +254,7 @@ def test_a_known_output_belongs_to_the_tokens_that_were_read(tiny: Path, tmp_pat
     plan = Experiment(loads=(job,), environment=read_environment())
     with Store.open(tmp_path / "study.sqlite") as store:
         run_experiment(plan, Bench, store)
-        with begun(plan, store, RunSettings(), Watcher()) as going:
+        with begun(plan, store, Watcher()) as going:
             (known,) = going.ready(job, job.blocks).references
     other = msgspec.structs.replace(known, prompt_sha256="0" * 64)  # as a changed template makes of the same text
     for reference, used in ((known, [known.tokens]), (other, [])):
