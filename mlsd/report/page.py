@@ -63,13 +63,19 @@ def build(study: Study) -> Page:
 
 
 def _advice(answers: list[Answer]) -> Iterator[Advice]:
-    """What to set for each target: one entry for all texts with the same answer, those to switch on first."""
+    """What to set for each target: one entry for all texts with the same answer, those to switch on first.
+
+    How speculation is switched off stands in the first entry where it is, once.
+    """
+    off = set[str]()
     several_lengths = len({answer.n_predict for answer in answers}) > 1
     on_first = sorted(answers, key=lambda answer: answer.use != "on")
     for (subject, use, setting), group in grouped(on_first, lambda a: (a.subject, a.use, a.setting)).items():
         texts = ", ".join(f"{a.text} ({a.n_predict} tokens)" if several_lengths else a.text for a in group)
         lines = dict.fromkeys(f"{a.text}: {a.sentence.removeprefix(f'{use}: ')}." for a in group)
-        lines |= dict.fromkeys(line for a in group for line in flags_of(a))
+        flags = [line for answer in group for line in flags_of(answer) if line not in off]
+        off |= set(flags) if use == "off" else set()
+        lines |= dict.fromkeys(flags)
         yield Advice(title=f"{subject}, {texts}: {setting}", lines=tuple(lines))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -21,6 +22,7 @@ from mlsd.analysis.study.study import Study
 from mlsd.analysis.study.traffic import Roof, timed_passes
 from mlsd.errors import AnalysisError
 from mlsd.records import ModelFacts, ModelRef
+from mlsd.report.figures.draw import curve
 from mlsd.report.figures.machine import expert_shares, pass_curves
 from mlsd.report.figures.paper import STUDY_FIGURES
 from mlsd.report.render import plot
@@ -54,6 +56,14 @@ def test_every_figure_of_a_whole_study_is_a_picture_with_ids_of_its_own_and_no_f
         assert plot.INK + ";" not in svg.replace(f"var(--ink, {plot.INK})", "")
         content = " ".join(root.itertext())
         assert "tiny-moe-q4_0" in content and "published; impossible" in content
+
+
+def test_an_interval_beyond_tenfold_is_not_drawn() -> None:
+    values = pd.DataFrame({"gamma": [4, 8], "speedup": 0.5, "speedup_low": [0.4, 0.04], "speedup_high": [0.6, 6.0]})
+    _, (ax,) = plot.canvas()
+    curve(ax, values, "gamma", "speedup", "one", plot.look(0))
+    low, high = ax.dataLim.intervaly
+    assert (low, high) == (0.4, 0.6)
 
 
 @pytest.mark.parametrize("entry", STUDY_FIGURES, ids=IDS)

@@ -285,6 +285,7 @@ def test_flags_to_copy_stand_beside_the_answer_those_to_switch_on_first(page: Pa
     assert first.title.startswith("tiny-moe-q4_0, ") and first.title.endswith(": tiny-draft, gamma 4")
     assert any("--spec-draft-n-max 4" in line for line in first.lines)
     assert last.title.startswith("tiny-dense, ") and last.title.endswith(": off")
+    assert sum("leave it off" in line for advice in page.advice for line in advice.lines) == 1
     assert written.index("<span>--spec-draft-n-max</span> <span>4</span>") < written.index("What disturbs the answer")
 
 

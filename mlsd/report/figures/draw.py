@@ -50,11 +50,16 @@ def _by(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[str, pd.DataFrame]
 
 
 def curve(ax: Axes, frame: pd.DataFrame, x: str, y: str, label: str, look: dict[str, Any]) -> None:
-    """A column over another; where it has intervals, these so faint that the values stay legible."""
+    """A column over another; where it has intervals, these so faint that the values stay legible.
+
+    An interval beyond tenfold says nothing of its value, and hides those that do: it is left out.
+    """
     xs, ys = frame[x].astype(float), frame[y].astype(float)
     ax.plot(xs, ys, label=label, **look)
     if f"{y}_low" in frame:
-        bars = [ys - frame[f"{y}_low"].astype(float), frame[f"{y}_high"].astype(float) - ys]
+        low, high = frame[f"{y}_low"].astype(float), frame[f"{y}_high"].astype(float)
+        says = high <= 10 * low
+        bars = [(ys - low).where(says), (high - ys).where(says)]
         ax.errorbar(xs, ys, yerr=bars, color=look["color"], alpha=0.45, linewidth=0.8, linestyle="none")
 
 

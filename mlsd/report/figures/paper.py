@@ -42,7 +42,7 @@ def speedup_over_active(study: Study) -> Figure:
 
 
 def speedup_over_gamma(study: Study) -> Figure:
-    """Speedup over gamma with 95 % intervals."""
+    """Speedup over gamma with 95 % intervals, without those beyond tenfold."""
     return _over_gamma(study, "speedup", "speedup over plain decoding")
 
 

@@ -27,15 +27,13 @@ def equation_table(predictions: Sequence[Equations]) -> Table:
             "No draft model has valid trials beside plain decoding, so the equations have no inputs.",
             hint="Measure some: mlsd run B D.",
         )
-    names = (
-        "inputs alpha c t_seq_ms t_draft_ms t_verify_ms t_rest_ms proposed_per_round mgl speedup eq1 eq1_off eq2 "
-        "eq2_off corrected corrected_off"
-    )
     return table(
         "Equations 1 and 2 with measured inputs",
         predictions,
         *of_their_arms("arm", "suite target setting"),
-        *chosen(EQUATIONS, names),
+        *chosen(EQUATIONS, "inputs alpha c t_seq_ms t_draft_ms t_verify_ms t_rest_ms proposed_per_round mgl"),
+        *of_their_arms("arm", "speedup", speedup="measured speedup"),
+        *chosen(EQUATIONS, "eq1 eq1_off eq2 eq2_off corrected corrected_off"),
         id="equations",
         note="Each predicted speedup is followed by itself over the measured one: 1 is right.",
     )
@@ -93,7 +91,7 @@ def traffic_table(study: Study) -> Table:
         column("of measured", "0%", "GB/s over what memory gave here", _of_measured),
         *chosen(BANDWIDTH, "of_stated claimed_gb_s"),
         column("so", "0%", "all weights, GB/s, over the peak", lambda p: p.of_stated(p.claimed_gb_s),
-               "of the peak, so", detail=True),
+               "all weights, of the peak", detail=True),
         *chosen(BANDWIDTH, "time_a_token bytes_a_token claimed_a_token gflop_s"),
         id="traffic",
         note="Above 100 % of measured the weights stay in a cache; where all weights over the time exceed the memory, "

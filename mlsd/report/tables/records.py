@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlsd.store.rows import Run
     from mlsd.trials.results import Measured
 
+_NOT_READ = "could not be read"
 MOST_TRIALS = 500  # rows of a page that still opens at once; the rest is in the database
 _LABELS = {
     "os": "system",
@@ -43,14 +44,15 @@ _LABELS = {
 
 def environment_table(study: Study) -> Table:
     """The machine and the build."""
-    rows: list[tuple[str, Any]] = [row for name, row in machine_rows(study.environment).items() if name != "host"]
+    shown = [row for name, row in machine_rows(study.environment).items() if name != "host"]
+    rows: list[tuple[str, Any]] = [row for row in shown if row[1] != _NOT_READ]
     first, last = study.runs[0], study.runs[-1]
     if study.environment.backend == "Metal":
         steps = metal_steps(study.environment.llama_cpp_build)
         rows.append(("kernels", "which build it is, is not known" if steps is None else steps.side))
     rows += [
         ("runs", len(study.runs)),
-        ("first and last run", f"{first.started_at} to {last.ended_at or last.status}"),
+        ("first and last run", f"{_minute(first.started_at)} to {_minute(last.ended_at) or last.status}"),
         ("profile", study.profile),
         ("seed of the order", last.seed),
     ]
@@ -59,7 +61,12 @@ def environment_table(study: Study) -> Table:
         rows,
         *columns("what=0; value=1"),
         id="environment",
+        note=f"Could not be read: {', '.join(label for label, value in shown if value == _NOT_READ) or 'nothing'}.",
     )
+
+
+def _minute(time: str | None) -> str | None:
+    return time and f"{time[:10]} {time[11:16]} UTC"
 
 
 def machine_rows(environment: Environment, missing: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
@@ -67,7 +74,7 @@ def machine_rows(environment: Environment, missing: Mapping[str, str] | None = N
 
     def shown(field: str, value: Any) -> str:
         if value is None:
-            return f"not known: {missing[field]}" if missing and field in missing else "could not be read"
+            return f"not known: {missing[field]}" if missing and field in missing else _NOT_READ
         if isinstance(value, bool):
             return "on" if value else "off"
         return f"{value} GB/s" if field.endswith("_gb_s") else _value(field, value)
