@@ -13,7 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,7 +22,7 @@ import msgspec
 
 from mlsd.redact import redacted, secrets
 from mlsd.report.render.terminal import COLORS, plain, steers
-from mlsd.units import format_bytes
+from mlsd.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from mlsd.hashes import OnBytes
@@ -171,33 +171,21 @@ def _show_last(label: str, steps: Sequence[str], over: threading.Event) -> None:
 
 
 @contextmanager
-def byte_bars() -> Iterator[Callable[[str], OnBytes]]:
-    """Yields what begins a step and gives its counter of bytes: a bar each on a terminal, else now and then a line."""
-    if not shows_progress():
-        yield _byte_lines
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    text = TextColumn("{task.description}", markup=False)
-    with Progress(text, *columns, console=Console(stderr=True), transient=True) as bars:
+def byte_counter() -> Iterator[Callable[[str], OnBytes]]:
+    """Yields what begins a step and gives its counter of bytes: a moving line on a terminal, else now and then one."""
+    moves = shows_progress()
+    with working("Files") if moves else nullcontext(sign_of_life) as show:
 
         def begin(step: str) -> OnBytes:
-            task = bars.add_task(plain(step), total=None)
-            return lambda done, total: bars.update(task, completed=done, total=total)
+            began_s = time.monotonic()
+            (show if moves else note)(step)
+
+            def count(done: int, total: int | None) -> None:
+                spent_s = time.monotonic() - began_s
+                left = f", {format_duration(spent_s * (total - done) / done)} left" if total and done else ""
+                if moves or spent_s >= _STILL_S:
+                    show(f"{step}: {format_bytes(done)} of {format_bytes(total)}{left}")
+
+            return count
 
         yield begin
-
-
-def _byte_lines(step: str) -> OnBytes:
-    note(step)
-    shown_s = time.monotonic()
-
-    def count(done: int, total: int | None) -> None:
-        nonlocal shown_s
-        if time.monotonic() - shown_s >= _STILL_S:
-            shown_s = time.monotonic()
-            note(f"{step}: {format_bytes(done)} of {format_bytes(total)}")
-
-    return count

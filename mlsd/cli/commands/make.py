@@ -10,7 +10,7 @@ import msgspec
 from mlsd.cli import options as shared
 from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Name, Real, Whole
-from mlsd.cli.output import byte_bars, note, print_json, print_table, say
+from mlsd.cli.output import byte_counter, note, print_json, print_table, say
 from mlsd.columns import column
 from mlsd.errors import InputError
 from mlsd.gguf_tools.read import trunk_layers
@@ -59,7 +59,7 @@ def synth(shape: str, output: Path | None, dry_run: bool, as_json: bool, **optio
     correlation = choose_correlation(plan, options["router_shared"])
     written: dict[str, Any] = {}
     if output is not None and not dry_run:
-        with byte_bars() as begin:
+        with byte_counter() as begin:
             write_synthetic(
                 output, plan, seed=options["seed"], router_correlation=correlation, on_bytes=begin("Writing")
             )
@@ -116,7 +116,7 @@ def tiny(output: Path, only: tuple[str, ...], seed: int, as_json: bool) -> None:
     With each come two good drafts (NAME-noise003 and NAME-noise01: weights changed by 0.3 % and 1 %) and a useless one
     (NAME-other). The same seed gives the same bytes.
     """
-    with byte_bars() as begin:
+    with byte_counter() as begin:
         files = list(write_tiny_set(output, names=only or TINY_SET, seed=seed, on_bytes=begin("Writing")))
     if as_json:
         print_json({"files": files})
@@ -148,7 +148,7 @@ def noise(model: str, std: float, output: Path, seed: int, as_json: bool) -> Non
     that `mlsd models list` shows; its quantization is kept.
     """
     source = Path(shared.model_file(model).path)
-    with byte_bars() as begin:
+    with byte_counter() as begin:
         perturb(source, output, noise=std, seed=seed, on_bytes=begin("Writing"))
     n_bytes, sha256 = output.stat().st_size, file_sha256(output)
     if as_json:
@@ -214,7 +214,7 @@ def subset(
 
 
 def _write_draft(source: Source, edit: Edit, output: Path, as_json: bool, search: LayersFound | None = None) -> None:
-    with byte_bars() as begin:
+    with byte_counter() as begin:
         write_edit(source, edit, output, on_bytes=begin("Writing"))
     n_parameters = sum(piece.tensor.n_weights for piece in edit.pieces)
     n_of_model = sum(tensor.n_bytes for tensor in source.tensors)
@@ -264,7 +264,7 @@ def store(texts: tuple[Path, ...], target: str, output: Path, as_json: bool) -> 
     from mlsd.drafters.lookup.suffix_store import build_store
 
     file = shared.model_file(target)
-    with byte_bars() as begin:
+    with byte_counter() as begin:
         header = build_store(texts, Path(file.path), file.ref, output, begin("Reading"))
     print_store(output, header, as_json)
 

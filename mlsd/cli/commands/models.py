@@ -13,7 +13,7 @@ from mlsd.cli.commands.make import make, print_store
 from mlsd.cli.database import db_option
 from mlsd.cli.help import CommandGroup
 from mlsd.cli.options import Whole
-from mlsd.cli.output import byte_bars, note, print_json, print_table, say, working
+from mlsd.cli.output import byte_counter, note, print_json, print_table, say, working
 from mlsd.drafters.method import MethodInfo
 from mlsd.errors import HubError, InputError, choose
 from mlsd.gguf_tools.read import model_facts
@@ -98,7 +98,7 @@ def pull(model_ids: tuple[str, ...], as_json: bool) -> None:
     entries = [library.manifest.find(model_id) for model_id in model_ids]
     done = []
     for entry in entries:
-        with awake(), byte_bars() as begin:
+        with awake(), byte_counter() as begin:
             paths = library.pull(entry, begin)
         for text in library.notes:
             note(text)
@@ -123,7 +123,7 @@ def verify(model_ids: tuple[str, ...], as_json: bool) -> None:
         entries = [entry for entry in library.manifest if library.locate(entry) is not None]
     results, damaged = [], []
     for entry in entries:
-        with byte_bars() as begin:
+        with byte_counter() as begin:
             files = library.check(entry, fresh=True, watch=begin)
         results.append({"id": entry.id, "files": [_file_object(file) for file in files]})
         damaged += [f"{entry.id}: {file.path}" for file in files if file.right is False]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mlsd.cli import options as shared
 from mlsd.cli.answers import head_lines, say_stages
-from mlsd.cli.output import byte_bars, columns, note, print_json, print_table, say, working
+from mlsd.cli.output import byte_counter, columns, note, print_json, print_table, say, working
 from mlsd.cli.watch import TrialWatcher, say_default, say_warnings, watching_steps
 from mlsd.errors import InputError
 from mlsd.hardware import memory_bytes
@@ -186,7 +186,7 @@ def _agree(request: StudyRequest, db: Path | None, cool_down_s: float | None = N
 
 
 def _pull(library: Library, watcher: Watcher, id_: str) -> None:
-    with watcher.paused(), byte_bars() as begin:
+    with watcher.paused(), byte_counter() as begin:
         library.pull(library.manifest.find(id_), begin)
     while library.notes:
         note(library.notes.pop(0))
