@@ -167,7 +167,19 @@ def counts_disagree(rows: Frame) -> Frame:
 def figures_disagree(rows: Frame) -> Frame:
     """Do columns that say one thing agree: tokens a round, rate and gamma; tok/s, ms a token and speedup?"""
     of_rate = _rate_and_length(rows)
-    return first_verdicts(of_rate[of_rate["kind"] != "possible"], _columns(rows), of_rate, _whole_drafts(rows))
+    first = first_verdicts(of_rate[of_rate["kind"] != "possible"], _columns(rows), of_rate, _whole_drafts(rows))
+    return pd.concat([first, _includes_the_prompt(rows)])
+
+
+def _includes_the_prompt(rows: Frame) -> Frame:
+    """Is the speed lower than its milliseconds a token say? Then the time of the prompt may be in it: ask."""
+    ms = rows[["ms_per_token", "ms_per_token_high"]].where(rows["ms_per_token"] > 0)
+    text = "{tok_s:.4g} tok/s is less than {ms_per_token:g} ms a token say ({by_ms:.4g} tok/s)"
+    return verdicts(
+        rows["tok_s_high"] * BOOKKEEPING_RATIO < 1e3 / ms["ms_per_token_high"], "ask",
+        f"{text}: is the time of the prompt in it?",
+        tok_s=rows["tok_s"], ms_per_token=rows["ms_per_token"], by_ms=1e3 / ms["ms_per_token"],
+    )  # fmt: skip
 
 
 def _rate_and_length(rows: Frame) -> Frame:
@@ -251,8 +263,11 @@ def _columns(rows: Frame) -> Frame:
     ratio_low = (rows["tok_s_low"] / plain_high).where(rows["speculative"] & (plain_low > 0))
     ratio_high = rows["tok_s_high"] / plain_low
     counted = (rows["n_accepted"] / rows["n_proposed"]).where(rows["acceptance_of"] == "proposed")
+    length = rows["n_output"].fillna(rows["n_predict"])
+    # A speed may count the token that prefill made; one below it counts the prompt's time.
+    first = (length / (length - 1)).where(length > 1, 1.0)
     apart = pd.DataFrame({
-        "ms": _apart(rows["tok_s_low"], rows["tok_s_high"], by_ms["ms_per_token_high"], by_ms["ms_per_token_low"]),
+        "ms": (rows["tok_s_low"] / first / by_ms["ms_per_token_low"]).clip(lower=1.0),
         "speedup": _apart(rows["speedup_low"], rows["speedup_high"], ratio_low, ratio_high),
         "rate": _apart(rows["acceptance_low"], rows["acceptance_high"], counted, counted),
     })  # fmt: skip

@@ -27,7 +27,8 @@ FEWEST_PROPOSED = 50  # drafted tokens before none or all accepted means anythin
 FEWEST_BY_THEORY = 3  # rows of a table whose speedup is what theory gives
 LEAST_FILE = 1.1  # a plain run that much faster than any public row leads to expect is asked about
 _OWN_LOOKUPS = of_kind("look-up", "n-grams", "control")
-_OTHERS = r"oracle|random|look-?(?:up|ahead)|n-?gram|suffix|copy"  # words of published tables
+# Words of published tables: what proposes nothing or repeats a text, and rules that accept more than equal tokens.
+_OTHERS = r"oracle|random|look-?(?:up|ahead)|n-?gram|suffix|copy|fuzzy|typical|relaxed|judge|lossy"
 
 
 def speed_ignores_acceptance(rows: Frame) -> Frame:
@@ -246,7 +247,7 @@ def all_or_nothing_accepted(rows: Frame) -> Frame:
 
     Not where the output was compared with plain decoding, nor of controls and of look-ups in a text that repeats.
     """
-    named = (rows["drafter"] + " " + rows["draft"].fillna("")).str.lower()
+    named = (rows["drafter"] + " " + rows["draft"].fillna("") + " " + rows["setting"]).str.lower()
     expected = rows["drafter"].isin(_OWN_LOOKUPS) | named.str.contains(_OTHERS)
     rate, gamma = rows["acceptance"], rows["gamma"]
     by_length = (rows["n_predict"] * gamma / (1.0 + gamma * rate)).where((gamma > 0) & (rows["n_predict"] > 0))

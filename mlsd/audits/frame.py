@@ -64,7 +64,8 @@ def frame(*contexts: AuditContext) -> Frame:
     rows["claims_ratio"] = rows["speedup"].notna() | rows["compared"]
     rows["comparable"] = (rows["failed_native_calls"] == 0) & rows["invalid_reason"].isna() & rows["cannot_be"].isna()
     is_llama = rows["program"].fillna("").str.lower().str.contains(_LLAMA_CPP)
-    rows["engine"] = rows["program"].mask(is_llama, "llama.cpp")
+    engine = rows["program"].str.lower().str.replace(r"[ _-]*v?\d+\.\d[\w.]*$", "", regex=True)  # of any version
+    rows["engine"] = engine.mask(is_llama, "llama.cpp")
     rows["long_output"] = rows["n_predict"].where(rows["n_predict"] > LONG_OUTPUT)
     for name, keys in (("pair", PAIR), ("case", CASE), ("host", HOST)):
         rows[name] = rows.groupby(keys, dropna=False, sort=False).ngroup()

@@ -17,8 +17,8 @@ _SORT = (
 HEADINGS: dict[str, str] = {
     "label": r"job id|id|#|label|name|row",
     "target": r"target( model)?|model( name| file| type| filename)?|models?",
-    "drafter": r"drafter|method|mode|spec( type)?|technique|arm|config(uration)?|settings?|run|variant|decoding|mtp"
-    r"|model configuration|strategy|flags|arguments",
+    "drafter": r"drafter|decoder|method|mode|spec( type)?|technique|arm|config(uration)?|settings?|run|variant"
+    r"|decoding|mtp|model configuration|strategy|flags|arguments",
     "draft": r"draft( model)?|drafter model|assistant( model)?",
     "gamma": r"gamma|γ|draft( |_)?len(gth)?|(spec )?(draft )?n max|draft max|max draft( tokens)?|k|d"
     r"|draft tokens? max"
@@ -42,12 +42,13 @@ HEADINGS: dict[str, str] = {
     r"|draft tokens",
     "mgl": r"mgl|mat|a ?l|a len|m ?al|acc len|(mean |avg |average |median )*(gen\w+ |acc(ept(ed"
     r"|ance)?)? )?(len(gth)?|al)"
-    r"|mean accepted tokens|tau|τ|((committed |emitted |accepted )?tok(ens?)?|accepted|accept)( per |/)( ?)(step"
-    r"|round|cycle|pass"
+    r"|mean accepted tokens|tau|τ|((committed |emitted |accepted )?tok(ens?)?|committed|accepted|accept)( per |/)"
+    r"( ?)(step|round|cycle|pass"
     r"|forward|verify|verification|iter(ation)?|target pass)|block efficiency|tokens per target forward",
     "rounds": r"(n )?(rounds|cycles|verification steps|verify (steps|calls)|target (passes|fwds|forwards)"
     r"|n drafts called)",
     "n_output": r"n output|(output|generated|predicted|completion|emitted) tokens|pred|n predicted|predicted n"
+    r"|num tokens|n tokens generated"
     r"|tokens out",
     "n_predict": r"n predict|max (new )?tokens|tokens|n gen|output( len(gth)?)?|tg",
     "n_prompt": r"n prompt|prompt tokens|(context|ctx)( len(gth)?| size| tokens)?|n depth|prefill tokens|n kv",
@@ -108,12 +109,13 @@ _NEGATED = re.compile(
 )
 SPEED = re.compile(
     r"[~<>≈*_` ]*\d[\d.,]*(?: \d{3}(?:\.\d+)?)*(?: ?[-\N{EN DASH}/\N{PLUS-MINUS SIGN}] ?[\d.,]+)*\s*"
-    r"(?:tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps|x)?(?: avg| median| mean"
+    r"(?:tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps|x|\N{MULTIPLICATION SIGN})?(?: avg| median| mean"
     r"| aggregate)?[*_` ]*(?:\(.*\))?[*_` ]*",
     re.IGNORECASE,
 )
 _GAIN = re.compile(r"gain|delta|δ|Δ|change|improvement|uplift|faster|impact")
 _RATIO = re.compile("[%x\N{MULTIPLICATION SIGN}]")
+_TIMES = re.compile("[0-9] ?[x\N{MULTIPLICATION SIGN}][*_` ]*$")  # a ratio, no speed
 _PATTERNS = {field: re.compile(f"(?:{heads})") for field, heads in HEADINGS.items()}
 _COMPOSED = ("speedup", "acceptance", "mgl", "tok_s")  # may stand with the words of a method, a chip or a workload
 _PHRASE = {
@@ -163,7 +165,11 @@ def column(head: str, values: Sequence[str]) -> Heading | None:
             return _of(field, " ".join(rest.split()), head)
     method = METHOD.search(whole) and not re.search(r"^n\b|\b(tokens|calls|steps|time)\b", whole)
     chip = named_chip(head) is not None and len(whole.split()) <= 4
-    is_speed = numeric and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|%)\b|%", whole)
+    is_speed = (
+        numeric
+        and not any(map(_TIMES.search, values))
+        and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|%)\b|%", whole)
+    )
     return Heading("tok_s", head) if is_speed and (method or chip) else None
 
 
@@ -193,8 +199,10 @@ def _agrees(field: str, text: str, rest: str, values: Sequence[str]) -> bool:
     """Whether the cells, and a unit in brackets, are of that field."""
     timed = any(map(_TIME_UNIT.fullmatch, rest.split()))
     if field in ("tok_s", "baseline_tok_s", "ms_per_token"):
-        if (values and not any(map(SPEED.fullmatch, values))) or (timed and field != "ms_per_token"):
-            return False  # milliseconds, watts
+        if values and (not any(map(SPEED.fullmatch, values)) or any(map(_TIMES.search, values))):
+            return False
+        if timed and (field != "ms_per_token" or "ms" not in rest):
+            return False  # milliseconds, watts; seconds a token
         return not _PROMPT_SPEED.search(rest) and "batched" not in rest
     if field == "speedup" and values and (is_gain(text) or text.startswith("vs")):
         return "%" in text or bool(_RATIO.search(" ".join(values)))  # else a difference in some unit

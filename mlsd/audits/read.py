@@ -33,6 +33,7 @@ _QUOTED = 90  # letters of a row
 _SHOWN = 3  # skipped lines that a note quotes
 # Letters of a line that is read as a row or a log: patterns with brackets take the square of a line's length.
 _LONGEST_LINE = 5_000
+_FEWEST_LINES = 4  # of a text before most of them must have as many cells as its heads
 _LEAST_NUMBERS = 0.1  # of the rows of a table hold a number where a speed should stand
 # `n=3` counts runs and `top-k 20` sampled tokens: neither is a length of drafts.
 _GAMMA = re.compile(
@@ -57,7 +58,7 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
     whole = text.splitlines()
     lines = [line if len(line) <= _LONGEST_LINE else "" for line in whole]
     logged, skipped = log_rows(lines)
-    pasted = [*_markdown(lines), *_ruled(lines), *_tabbed(lines), *logged, *_json(text), *_sql(lines)]
+    pasted = [*_markdown(lines), *_listed(lines), *_ruled(lines), *_tabbed(lines), *logged, *_json(text), *_sql(lines)]
     pasted = pasted or list(_delimited(lines, source))
     rows, unused, seen = list[PastedRow](), list[str](), list[str]()
     for group in grouped(pasted, lambda row: row.group).values():
@@ -71,9 +72,8 @@ def read_pasted(data: bytes, source: str) -> tuple[list[PastedRow], list[str]]:
             group = turned
         read = _table(group, columns)
         n_speeds = sum(any(SPEED.fullmatch(row.cells.get(name, "")) for name in _SPEEDS) for row in read)
-        if n_speeds < _LEAST_NUMBERS * len(read) and not all(
-            row.broken for row in group
-        ):  # prose, a page of help, a glossary
+        all_broken = all(row.broken for row in group)
+        if n_speeds < _LEAST_NUMBERS * len(read) and not all_broken:  # prose, a page of help, a glossary
             seen.append(f"line {group[0].line}: words alone in {', '.join(columns)}"[:_QUOTED])
             continue
         unused += [head for head in group[0].cells if head not in columns and head not in ("", "answer")]
@@ -115,7 +115,8 @@ def _nothing_read(source: str, lines: list[str], seen: list[str]) -> TableError:
 
 def chips_in(text: str) -> list[str]:
     """Every chip that a text names."""
-    parts = re.split(r"[,;/|()+&]|\band\b|\bvs\.?\b|\bor\b", text)
+    newer = r"\b[AM]\d+(?: \w+)?(?:\+(?!\w)| (?:and|or) (?:later|newer|up))"  # names none
+    parts = re.split(r"[,;/|()+&]|\band\b|\bvs\.?\b|\bor\b", re.sub(newer, "", text))
     return list(dict.fromkeys(filter(None, map(named_chip, parts))))
 
 
@@ -138,6 +139,7 @@ def _text_of(data: bytes, source: str) -> str:
 
 
 _FIRST = ("model_gb", "tok_s", "target")  # of two columns with one meaning these are read, else the first
+_WHOLE_ANSWER = re.compile(r"\b(?:end to end|e2e|total)\b")  # its prompt's time included
 _BARE = ("x", "×", "ratio", "change", "delta", "δ", "gain", "relative", "%")  # beside no speed one may be of times
 
 
@@ -149,13 +151,43 @@ def _columns(rows: Sequence[PastedRow]) -> dict[str, Heading]:
         meant = column(head, [cell for row in rows if not is_blank(cell := row.cells.get(head, ""))])
         if meant is not None and meant not in chosen.values():
             chosen[head] = meant
-    alone = Heading("tok_s") in chosen.values()  # that of the row: speeds that name something are of something else
+    speeds = [head for head, meant in chosen.items() if meant.field == "tok_s"]
+    decoding = [head for head in speeds if not _WHOLE_ANSWER.search(plain_heading(head))] or speeds
+    chosen = {head: meant for head, meant in chosen.items() if meant.field != "tok_s" or head in decoding}
+    figures = set(chosen.values())
+    alone = Heading("tok_s") in figures or not decoding  # that of the row: what names something is of something else
     timed = _holds(chosen, "tok_s", "baseline_tok_s", "ms_per_token")
+    left = dict(zip(heads, ["", *heads], strict=False))
     return {
         head: meant for head, meant in chosen.items()
-        if not (alone and meant.field == "tok_s" and meant.of)
-        and (timed or meant.field != "speedup" or plain_heading(re.sub(r"\(.*?\)", "", head)) not in _BARE)
+        if not (alone and meant.of and Heading(meant.field) in figures)
+        and (meant.field != "speedup" or _is_speedup(head, left[head], rows, chosen, timed=timed))
+        and (meant.field != "gamma" or plain_heading(head) not in ("n", "k", "d") or _is_gamma(head, rows, chosen))
     }  # fmt: skip
+
+
+def _is_speedup(
+    head: str, left: str, rows: Sequence[PastedRow], columns: Mapping[str, Heading], *, timed: bool
+) -> bool:
+    """Whether a column of ratios is over plain decoding: not of times or memory, not over an arm that drafts."""
+    if plain_heading(re.sub(r"\(.*?\)", "", head)) in _BARE and (
+        not timed or (left not in columns and is_measured(left))
+    ):
+        return False
+    if re.search(r"\bvs\b", plain_heading(head)) and method_in(plain_heading(head).partition("vs")[2]):
+        return False
+    drafter = next((name for name, meant in columns.items() if meant.field == "drafter"), "")
+    ratios = [(row.cells.get(drafter, ""), value_of(row.cells.get(head, ""))) for row in rows]
+    plain = [ratio for method, ratio in ratios if method and is_plain(method) and ratio is not None]
+    return all(ratio == 1 for ratio in plain) or not any(ratio == 1 and method_in(method) for method, ratio in ratios)
+
+
+def _is_gamma(head: str, rows: Sequence[PastedRow], columns: Mapping[str, Heading]) -> bool:
+    """Whether a letter is the length of drafts: most rows commit no more than it allows, else it counts branches."""
+    length = next((name for name, meant in columns.items() if meant.field == "mgl"), "")
+    pairs = [[value_of(_no_brackets(row.cells.get(name, ""))) for name in (head, length)] for row in rows]
+    fits = [mgl <= gamma + 1 for gamma, mgl in pairs if gamma is not None and mgl is not None]
+    return not fits or 2 * sum(fits) > len(fits)
 
 
 def _holds(columns: Mapping[str, Heading], *fields: str) -> bool:
@@ -273,7 +305,7 @@ def _named_by(variant: str, cells: dict[str, str]) -> dict[str, str]:
         return cells
     if (chip := named_chip(variant)) is not None:
         return cells | {"chip": chip}
-    if method_in(variant) is None and not variant.startswith("with"):
+    if method_in(variant) is None and not variant.startswith("with") and not _GAMMA.search(variant):
         return cells | {"prompt": f"{cells.get('prompt', '')} {variant}".strip()}
     method = cells.get("drafter", "")
     return cells | {"drafter": variant if method_in(method) is not None else f"{method} {variant}".strip()}
@@ -384,14 +416,14 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
         drafter = named
     elif drafted and method and proposes:
         drafter = (not is_plain(method) and _GAMMA.sub("", method.lower()).strip(" ,")) or "unnamed"
-    elif method and is_plain(method):
+    elif method and is_plain(method) and not (has_gamma and "baseline_tok_s" in rest):
         pass
     elif draft and not (is_plain(draft) or is_blank(draft)):
         drafter = method_in(draft) or "draft-model"
     elif draft and not drafted and not (method or has_gamma):
         pass
     elif method and "gamma" in rest and has_gamma:
-        drafter = _GAMMA.sub("", method.lower()).strip(" ,") or "unnamed"
+        drafter = (not is_plain(method) and _GAMMA.sub("", method.lower()).strip(" ,")) or "unnamed"
     elif has_gamma or (drafted and proposes) or ({"speedup", "baseline_tok_s"} & set(rest) and not is_base):
         drafter = "unnamed"
     if drafter == NO_DRAFTER:
@@ -469,6 +501,37 @@ def _split(line: str) -> list[str]:
     return [
         re.sub(r"\\([\[\]_*.|+-])", r"\1", re.sub(r"<br ?/?>|\*\*|</?\w+>", " ", cell)).strip(" `*") for cell in cells
     ]
+
+
+_POINT = re.compile(
+    r"\s*[-*+\N{BULLET}] +\**(?P<method>[^:=|]{1,60}?)\**\s*(?:[:=|\N{EM DASH}\N{EN DASH}]|->)[\s*]*"
+    r"(?P<tok_s>~?\d[\d.,]*) ?(?:tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps)\b(?P<rest>.*)",
+    re.IGNORECASE,
+)
+_OF_POINT = {
+    "acceptance": re.compile(
+        r"accept\w*(?: rate)?[ :=]*(?:of )?(\d[\d.]* ?%?|\d+/\d+)|(\d[\d.]* ?%) accept", re.IGNORECASE
+    ),
+    "speedup": re.compile("(?<![\\d.])(\\d+\\.\\d+) ?[x\N{MULTIPLICATION SIGN}]"),
+}
+
+
+def _listed(lines: list[str]) -> Iterator[PastedRow]:
+    """Points of a list that each name an arm and its speed, where plain decoding and a method are among them."""
+    title, points = "", list[tuple[int, re.Match[str]]]()
+    for number, line in enumerate([*lines, ""], 1):
+        if match := _POINT.match(line):
+            points.append((number, match))
+            continue
+        methods = [match["method"] for _, match in points]
+        if any(map(is_plain, methods)) and any(map(method_in, methods)):
+            for at, match in points:
+                figures = {name: found for name, of in _OF_POINT.items() if (found := of.search(match["rest"]))}
+                cells = {name: next(filter(None, found.groups())) for name, found in figures.items()}
+                cells = {"method": match["method"], "tok/s": match["tok_s"]} | cells
+                yield PastedRow(line=at, table=title, group=points[0][0], cells=cells)
+        points = []
+        title = line.strip("# *") if line.startswith("#") else title
 
 
 _DRAWN = re.compile(r"\s*[\u2500-\u257f]{20,}\s*")
@@ -552,20 +615,25 @@ def _delimited(lines: list[str], source: str) -> Iterator[PastedRow]:
     kept = kept[next(starts, 0) :]
     title = " ".join(line.strip("# ") for line in lines[: kept[0][0] - 1]) if kept else ""
     reader = csv.reader(io.StringIO("\n".join(line for _, line in kept), newline=""), delimiter=mark, strict=True)
-    at = 0
+    at, n_whole, rows = 0, 0, list[PastedRow]()
     try:
         head = [name.strip() for name in next(reader, [])]
         if twice := sorted({name for name in head if name and head.count(name) > 1}):
             raise TableError(f"{source}, line {kept[0][0]}: column {', '.join(twice)} appears twice.")
         for cells in reader:
             at = kept[min(reader.line_num, len(kept)) - 1][0]
+            n_whole += len(cells) == len(head) and (len(head) > 1 or bool(SPEED.fullmatch(cells[0])))
             if len(cells) > len(head):
-                yield PastedRow(line=at, group=1, broken=f"{len(cells) - len(head)} more cells than columns")
+                rows.append(PastedRow(line=at, group=1, broken=f"{len(cells) - len(head)} more cells than columns"))
             elif any(cell.strip() for cell in cells):
                 named = dict(itertools.zip_longest(head, cells, fillvalue=""))
-                yield PastedRow(line=at, table=title, group=1, cells=named)
+                rows.append(PastedRow(line=at, table=title, group=1, cells=named))
     except csv.Error as error:
         raise TableError(f"{source}, line {at + 1}: not readable as CSV: {error}.") from error
+    if (
+        2 * n_whole >= len(rows) or len(rows) < _FEWEST_LINES
+    ):  # else prose, of which a line holds a word that heads a column
+        yield from rows
 
 
 def _heads_speed(name: str) -> bool:

@@ -81,7 +81,7 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
         cells = _around(row, assumed) | row.cells
         label = cells.get("label", "")
         names = [row.setting, cells.get("answer", "")] + ([] if "repeat" in cells else [label])
-        names += [] if "target" in cells else [cells.get("method", "")]
+        names += [] if "target" in row.cells else [cells.get("method", "")]
         if not re.search("[^\\W\\d]", label):  # a number names nothing
             label = row.quote
         try:

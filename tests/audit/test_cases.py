@@ -13,6 +13,10 @@ FOLDER = Path(__file__).parent / "data" / "cases"
 _THEORY = "The speedup is 1 + gamma x acceptance in all 9 rows"
 # Input -> the first letters of its rows' verdicts, and what is said of one of them.
 CASES = {
+    "arms/accepts-by-design.csv": ("np", "the speedup is 0.7186"),
+    "arms/over-speculation.md": ("npn", "Columns that no rule uses: speedup (ours)"),
+    "arms/plain-words-of-something-else.md": ("npnp", "the speedup is 1.36, a round commits at most 4.00 tokens"),
+    "arms/turned.md": ("nn", "no bytes are known"),
     "acceptance-slash/t.md": ("pp", ""),
     "acceptance-slash/xinfer-481.md": ("nnn", "No peak bandwidth is known of DGX Spark (GB10), RTX PRO 6000"),
     "batched-bench/a.md": ("p", "41.57 tok/s of Qwen2.5-7B Q4_K_M on an M2 Ultra"),
@@ -24,6 +28,7 @@ CASES = {
     "chip-columns/two-in-heading.md": ("pp", "of the 614 that the memory has"),
     "chip-columns/two-lines.md": ("pp", "of the 614 that the memory has"),
     **{f"comment-lines/{name}.csv": ("n", "(--peak-gb-s, or a chip)") for name in ("a", "b", "quoted")},
+    "chip-columns/or-newer.md": ("n", "(--peak-gb-s, or a chip)"),
     "comment-lines/heading.csv": ("pp", ""),
     "comment-lines/prose.csv": ("np", "The chip of all rows is the one that the text names: M4 Pro."),
     "counts-disagree/accepted-above-output.csv": ("ps", "231 drafted tokens are accepted in an output of 128"),
@@ -38,12 +43,20 @@ CASES = {
     "gamma-words/n-one.md": ("pp", "no round of such a drafter commits more than 33 tokens"),
     "gamma-words/n-runs.md": ("pp", "no round of such a drafter commits more than 33 tokens"),
     "gamma-words/topk.md": ("pp", "the speedup is 1.50, a round commits at most 2.00 tokens"),
+    "headings/change-of-memory.md": ("pp", "Columns that no rule uses: KV TG Memory, Change"),
+    "headings/end-to-end.md": ("npnp", "Columns that no rule uses: Pair, Base end-to-end tok/s, MTP end-to-end tok/s"),
+    "headings/letter-of-branches.md": ("nnn", "Columns that no rule uses: K, Draft (ms)"),
+    "headings/prompt-in-speed.csv": ("nn", "is the time of the prompt in it?"),
+    "headings/seconds-a-token.md": ("np", "Columns that no rule uses: TPOT (s)"),
+    "headings/several-workloads.md": ("np", "Columns that no rule uses: humaneval tps, humaneval speedup"),
+    "headings/times-of-ratios.md": ("pp", "the speedup is 5.72, a round commits at most 8.80 tokens"),
     "heading-quant/fast.csv": ("pp", "is this run plain, and which file ran?"),
     "heading-quant/t.md": ("p", "is this run plain, and which file ran?"),
     "inv-threads/t.csv": ("pppppp", ""),
     "json/llama-bench.csv": ("n", "the model's size and quantization"),
     "json/llama-bench.json": ("n", "the model's size and quantization"),
     "json/timings.json": ("p", "agree"),
+    "lists/two-arms.md": ("ppi", "The speedup is 5.41, a round commits at most 2.81 tokens"),
     "logs/ik-sweep.txt": ("nnn", "the model's size and quantization"),
     "logs/llama-cli-new.txt": ("n", "the model's size and quantization"),
     "logs/mlx-dspark.txt": ("np", ""),
@@ -106,7 +119,15 @@ def test_a_round_costs_its_tokens_over_its_speedup_in_plain_steps(tmp_path: Path
     [
         ("It ran at 31.2 tok/s here, and at 28 t/s there.\n", "line 1: It ran at 31.2 tok/s"),
         ("| a | b |\n|--|--|\n| 1 | 2 |\n", "columns seen: line 3: a, b"),
-        ("- plain: 20.1 tok/s\n- MTP: 31.5 tok/s\n", "line 2: - MTP: 31.5 tok/s"),
+        ("- prefill: 400 tok/s\n- MTP: 31.5 tok/s\n", "line 2: - MTP: 31.5 tok/s"),
+        (
+            "| config | tok/s vs static |\n|--|--|\n| adaptive | 0.858x |\n",
+            "columns seen: line 3: config, tok/s vs static",
+        ),
+        (
+            "A paper of trees, few adapt.\nSpeedup\n7.25\nand so on, as said\nthen more, too\nthe end of it, at last\n",
+            "it holds no table",
+        ),
         ("Nothing to see.\n", "it holds no table, and no log that is known"),
     ],
 )
