@@ -1,13 +1,17 @@
 """A column is one line: what it is called, how it is shown, and what fills it, wherever it stands."""
 
+import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from mlsd.analysis.frames import FRAMES, frame_of
-from mlsd.columns import chosen, column, columns, flat, inside, row_of
-from mlsd.report.render.table import formatted, interval, significant, table
+from mlsd.analysis.frames import FRAMES
+from mlsd.columns import chosen, column, columns, inside
+from mlsd.report.render.table import formatted, interval, significant
 from mlsd.stats import Interval
+from tools.notebook_outputs import DATABASE
 
 ROW = SimpleNamespace(case=SimpleNamespace(target=None), ms={"draft": 2.5}, pair=(1, 7), speedup=Interval(value=1.5))
 
@@ -55,16 +59,44 @@ def test_columns_without_a_meaning_are_spelled_in_one_string() -> None:
     assert [c.get(ROW) for c in shown[:2]] == [2.5, (1, 7)]
 
 
-def test_one_line_is_a_column_of_table_frame_object_and_documentation() -> None:
-    columns = (column("speedup", "[2]x", "measured"), column("draft_ms", "2", "drafting of a round", "ms.draft"))
-    shown = table("t", [ROW], *columns)
-    assert [head.label for head in shown.heads] == ["speedup", "draft ms"]
-    assert [cell.text for cell in shown.rows[0]] == ["1.50x", "2.50"]
-    names = ["speedup", "speedup_low", "speedup_high", "draft_ms"]
-    assert list(frame_of([ROW], columns)) == list(row_of(ROW, columns)) == [one.name for one in flat(columns)] == names
-    assert [one.label for one in chosen(columns, "draft_ms", draft_ms="ms")] == ["ms"]
-    assert [one.get({"arm": ROW}) for one in inside("arm", columns)] == [ROW.speedup, 2.5]
-    assert [one.get({}) for one in inside("arm", columns)] == [None, None]
+def test_columns_are_chosen_by_name_and_read_inside_of_rows() -> None:
+    shown = (column("speedup", "[2]x", "measured"), column("draft_ms", "2", "drafting of a round", "ms.draft"))
+    assert [one.label for one in chosen(shown, "draft_ms", draft_ms="ms")] == ["ms"]
+    assert [one.get({"arm": ROW}) for one in inside("arm", shown)] == [ROW.speedup, 2.5]
+    assert [one.get({}) for one in inside("arm", shown)] == [None, None]
+
+
+ADDED = """
+import json, sys
+from mlsd.columns import column
+from mlsd.trials import fields
+fields.ARM += (column("half_gamma", "1", "half of gamma", lambda arm: arm.case.gamma / 2, "gamma/2"),)
+
+import mlsd
+from mlsd.cli.main import main
+from mlsd.report.render import html, markdown, terminal
+from mlsd.report.render.table import table
+from mlsd.report.tables.columns import of_arms
+from tools import data_reference, json_reference
+study = mlsd.open_study(sys.argv[1])
+shown = table("arms", study.results, *of_arms("setting half_gamma"))
+print(json.dumps({
+    "terminal": terminal.render(shown), "page": html.table_text(shown), "Markdown": markdown.table_text(shown),
+    "CSV": study.arms.to_csv(), "docs": data_reference.tables()["arms"], "schema": json_reference.text(),
+}))
+main(["results", "--db", sys.argv[1], "--json"])
+"""
+
+
+@pytest.mark.slow
+def test_a_column_added_in_one_line_is_seen_everywhere() -> None:
+    """One line more in `trials.fields.ARM`; a table shows it by its name."""
+    done = subprocess.run([sys.executable, "-c", ADDED, DATABASE], capture_output=True, text=True, check=True)
+    outputs, results = map(json.loads, done.stdout.split("\n", 1))
+    named = {"terminal": "gamma/2", "page": "gamma/2", "Markdown": "gamma/2", "CSV": "half_gamma",
+             "docs": "`half_gamma` | number | half of gamma", "schema": '"half_gamma"'}  # fmt: skip
+    assert [place for place, name in named.items() if name not in "".join(outputs[place])] == []
+    assert {arm["half_gamma"] for arm in results["arms"]} == {0.0, 2.0, 4.0, 8.0}
 
 
 @pytest.mark.parametrize("name", FRAMES)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellExecutionError
 
 import mlsd
 from mlsd.cli import main
@@ -41,6 +42,25 @@ def assert_shown(book: nbformat.NotebookNode, stem: str) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_a_notebook_runs_from_top_to_bottom(path: Path) -> None:
     assert_shown(executed(path), path.stem)
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("default")  # the kernel's own libraries, not ours
+@pytest.mark.parametrize("name", [name for name in NAMES if name != MEASURES])
+def test_a_notebook_shows_another_database_after_one_changed_line_or_says_what_that_lacks(
+    name: str, tmp_path: Path
+) -> None:
+    """Of the record that ships: another machine, without calibrations."""
+    other = tmp_path / "other.sqlite"
+    main(["record", "import", str(FOLDER.parent / "studies" / "tiny-epyc-cpu.record.gz"), "--into", str(other)])
+    if name == "bandwidth_analysis":
+        with pytest.raises(CellExecutionError, match="mlsd calibrate memory"):
+            executed(FOLDER / f"{name}.ipynb", other)
+    else:
+        book = executed(FOLDER / f"{name}.ipynb", other)
+        assert not re.search(
+            r"\bnan %|\bNone\b", "".join(out.get("text", "") for c in book.cells for out in c.get("outputs", ()))
+        )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)

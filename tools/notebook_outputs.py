@@ -40,9 +40,11 @@ def measure() -> None:
         DATABASE.write_bytes(made.read_bytes())
 
 
-def executed(path: Path) -> nbformat.NotebookNode:
-    """The notebook with fresh outputs, and nothing of when and where it ran."""
+def executed(path: Path, database: Path = DATABASE) -> nbformat.NotebookNode:
+    """The notebook with fresh outputs, and nothing of when and where it ran; of another database by its one line."""
     book = nbformat.read(path, as_version=4)
+    for cell in book.cells if database != DATABASE else ():
+        cell.source = cell.source.replace('"data/tiny.sqlite"', repr(str(database)))
     with TemporaryDirectory() as place:
         where = place if path.stem == MEASURES else FOLDER
         NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(where)}}).execute()

@@ -41,7 +41,7 @@ def _write_csv(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     """A header and a line a trial, UTF-8 with empty cells for None; safe to open in a spreadsheet."""
     stream = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(one.name for one in TRIALS)
+    writer.writerow(column.name for column in TRIALS)
     count = 0
     for count, row in enumerate(trial_rows(store, chosen), 1):  # noqa: B007 - read behind the loop
         writer.writerow(guarded(cell) for cell in row.values())

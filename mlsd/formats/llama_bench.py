@@ -34,14 +34,14 @@ def write(store: Store, out: BinaryIO, chosen: TrialFilter) -> int:
     models, tests = store.models(), list[dict[str, Any]]()
     environments = {run.id: run.environment for run in store.runs()}
     for session in sessions(store, chosen):
-        plain = [one for arm in session.results() if arm.is_plain for one in arm.trials if one.trial.valid]
-        for repeats in grouped(plain, lambda one: one.trial.case_id).values():
+        plain = [m for arm in session.results() if arm.is_plain for m in arm.trials if m.trial.valid]
+        for repeats in grouped(plain, lambda m: m.trial.case_id).values():
             case, first = repeats[0].case, repeats[0].trial
             setup = _setup(case, environments[session.run_ids[-1]], models.get(case.target.key))
             setup["test_time"], n_prompt = first.started_at, first.n_prompt or 0
-            if n_prompt and (prefills := [one.trial.prefill_ns for one in repeats if one.trial.prefill_ns]):
+            if n_prompt and (prefills := [m.trial.prefill_ns for m in repeats if m.trial.prefill_ns]):
                 tests.append(_test(setup, prefills, n_prompt=n_prompt, n_gen=0, n_depth=0))
-            lengths = grouped((one.trial for one in repeats if speed(one.trial)), lambda trial: trial.n_tokens - 1)
+            lengths = grouped((m.trial for m in repeats if speed(m.trial)), lambda trial: trial.n_tokens - 1)
             for n_gen, trials in sorted(lengths.items()):
                 spans = [trial.decode_ns for trial in trials if trial.decode_ns]
                 tests.append(_test(setup, spans, n_prompt=0, n_gen=n_gen, n_depth=n_prompt))

@@ -97,7 +97,7 @@ def trial_rows(store: Store, chosen: TrialFilter = ALL) -> Iterator[dict[str, An
 def rows_of(trials: Iterable[Measured], runs: Iterable[Run]) -> Iterator[dict[str, Any]]:
     """The same of some trials."""
     environments = {run.id: run.environment for run in runs}
-    names = [one.name for one in TRIALS]
+    names = [of.name for of in TRIALS]
     keys: dict[tuple[str, str], str] = {}
     for stored in trials:
         trial, case, environment = stored.trial, stored.case, environments[stored.run_id]

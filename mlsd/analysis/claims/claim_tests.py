@@ -201,7 +201,7 @@ def measured_apart(plain: pd.DataFrame) -> str:
         return ""
     middles = plain.groupby("target")["started_s"].median()
     minutes = (middles.max() - middles.min()) / 60
-    changes = plain.groupby(["target", "prompt"])["t_one_ms"].agg(lambda own: own.max() / own.min() - 1)
+    changes = plain.groupby(["target", "prompt"])["t_one_ms"].agg(lambda times: times.max() / times.min() - 1)
     drift = f"while plain decoding of one text changed by up to {100 * changes.max():.0f} %"
     when = drift if plain["repeat"].nunique() > 1 else "once, so that nobody knows how the machine drifted"
     return (
@@ -227,15 +227,16 @@ def loads_all_weights(paired: PairedTrials) -> TestOutcome | None:
     largest = max(dict.fromkeys(mixtures["target"]), key=lambda name: shares[name][0])
     share, weight_bytes = shares[largest]
     mixtures = mixtures[mixtures["target"] == largest]
-    needed = mean_over((weight_bytes / mixtures["t_one_ms"] / 1e6).tolist(), units_of(mixtures).tolist(), ratio=True)
+    gb_s = weight_bytes / mixtures["t_one_ms"] / 1e6
+    needed = mean_over(gb_s.tolist(), units_of(mixtures).tolist(), ratio=True)
     gave, enough = paired.memory_gb_s, len(mixtures[BLOCK].drop_duplicates()) >= LEAST_BLOCKS
     decision = FAILS if gave is not None and enough and _above(needed, gave) == HOLDS else OPEN
     said = f"By its file a plain token of {largest} needs {100 * share:.0f} % of its weights"
     more = "" if gave is not None else "; what memory gives was not measured (mlsd calibrate memory)"
     meaning = "GB/s that memory would have to give for all weights in a plain token's time"
-    return TestOutcome(
-        HOLDS if share > ALL_WEIGHTS else decision, needed, meaning, gave, mixtures, None, f"{said}{more}."
-    )
+    texts = _by_text(np.exp(np.log(gb_s).groupby(mixtures["prompt"]).mean()).to_dict())
+    detail = f"{said}{more}.{texts if decision == OPEN else ''}"
+    return TestOutcome(HOLDS if share > ALL_WEIGHTS else decision, needed, meaning, gave, mixtures, None, detail)
 
 
 # --- mixtures of experts ----------------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ def _at_best_setting(pairs: pd.DataFrame, column: str, meaning: str) -> TestOutc
     settings = dict(list(pairs[pairs["mixture"]].groupby(["draft", "gamma"])))
     if not settings:
         return None
-    means = {key: _mean(own.assign(factor=own[column]), len(settings)) for key, own in settings.items()}
+    means = {key: _mean(some.assign(factor=some[column]), len(settings)) for key, some in settings.items()}
     best = max(means, key=lambda key: means[key].value)
     draft, gamma = best
     return means[best].outcome(
@@ -351,8 +352,8 @@ def gamma_monotone(paired: PairedTrials) -> TestOutcome | None:
     means = {key: _mean(step, len(steps)) for key, step in steps.items()}
     target, draft, small, large = key = _deciding(means)
     falling = [mean for mean in means.values() if mean.decision == FAILS]
-    detail = f"That is {target} with {draft}, gamma {small:g} to {large}; {len(falling)} of "
-    detail += f"{counted(len(means), 'step')} certainly fall."
+    detail = f"That is {target} with {draft}, gamma {small:g} to {large}; certain to fall: "
+    detail += f"{len(falling)} of {counted(len(means), 'step')}."
     used = pairs[pairs["trial_id"].isin({*stepped["trial_id"], *stepped["before_id"]})]
     return means[key].outcome("factor of speedup of a step to a larger gamma", used, detail)
 
@@ -391,7 +392,7 @@ def retrieval_steady(paired: PairedTrials) -> TestOutcome | None:
     if pairs.empty:
         return None
     mean, texts = _mean(pairs.assign(factor=pairs["speedup"])), list(pairs.groupby("prompt"))
-    each = {str(text): _mean(own.assign(factor=own["speedup"]), len(texts)) for text, own in texts}
+    each = {str(text): _mean(some.assign(factor=some["speedup"]), len(texts)) for text, some in texts}
     losing = {text: of_text for text, of_text in each.items() if of_text.decision == FAILS}
     if not losing:
         return mean.outcome("speedup", pairs, "Slower on no prompt beyond the noise.")
@@ -489,9 +490,15 @@ class _Mean(NamedTuple):
     def outcome(self, meaning: str, pairs: pd.DataFrame, detail: str = "") -> TestOutcome:
         if self.text:
             detail += f" Every text says so by itself; the figure is that of {self.text}, which says it least."
-        if self.decision == OPEN and len(self.texts) == 2:
-            detail += f" By text: {', '.join(f'{text} {own.value:.3f}' for text, own in self.texts.items())}."
+        if self.decision == OPEN:
+            detail += _by_text({text: mean.value for text, mean in self.texts.items()})
         return TestOutcome(self.decision, self.effect, meaning, self.limit, pairs, self.visible, detail.strip())
+
+
+def _by_text(values: Mapping[Any, float]) -> str:
+    """Two texts, whose interval says nothing."""
+    each = ", ".join(f"{text} {value:.3f}" for text, value in values.items())
+    return f" By text: {each}." if len(values) == 2 else ""
 
 
 _OPPOSITE: dict[Decision, Decision] = {HOLDS: FAILS, FAILS: HOLDS}
@@ -516,8 +523,8 @@ def _mean(factors: pd.DataFrame, n_choices: int = 1) -> _Mean:
     """Whether the geometric mean of the column `factor` is above 1; of one of `n_choices`."""
     whole = mean_over(factors["factor"].tolist(), units_of(factors).tolist(), ratio=True, n_choices=n_choices)
     texts = {
-        str(text): mean_over(own["factor"].tolist(), own["repeat"].tolist(), ratio=True, n_choices=n_choices)
-        for text, own in factors.groupby("prompt")
+        str(text): mean_over(some["factor"].tolist(), some["repeat"].tolist(), ratio=True, n_choices=n_choices)
+        for text, some in factors.groupby("prompt")
     }
     mean = _common(whole, texts, 1.0, len(factors[BLOCK].drop_duplicates()))
     return mean._replace(visible=smallest_effect(whole, n_choices, ratio=True))

@@ -91,11 +91,11 @@ def judge(series: Sequence[Series], margin: float = MARGIN, stopping: Stopping =
     """Findings on paired blocks, one for each series."""
     # What does not vary, as an acceptance without sampling, cannot differ by chance.
     n_noisy = sum(
-        any(values and max(values) - min(values) > _ROUNDING for values in differences(one)) for one in series
+        any(values and max(values) - min(values) > _ROUNDING for values in differences(each)) for each in series
     )
     # Measures have neither a plain arm nor a unit in common, so each is a question of its own.
     design = Design(n_arms=n_noisy, n_questions=max(1, n_noisy), stopping=stopping)
-    return tuple(_finding(one, design, margin) for one in series)
+    return tuple(_finding(each, design, margin) for each in series)
 
 
 def precise_enough(findings: Sequence[Finding], margin: float = MARGIN) -> bool:

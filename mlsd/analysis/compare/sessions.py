@@ -85,8 +85,8 @@ def sessions(store: Store, named: str | None = None, margin: float = MARGIN) -> 
             runs.setdefault(name, {})[str(run.plan.get("role"))] = run
     # A run that cannot be read leaves one side.
     compared = {name: roles for name, roles in runs.items() if {"0", "1"} <= roles.keys() <= {"0", "1", CONTROL}}
-    points = grouped(store.figures(CalibrationPoint) if compared else (), lambda one: one[0])
-    timed = {run_id: [point for _, point in own] for run_id, own in points.items()}
+    points = grouped(store.figures(CalibrationPoint) if compared else (), lambda point: point[0])
+    timed = {run_id: [point for _, point in of_run] for run_id, of_run in points.items()}
     return tuple(_comparison(store, name, roles, timed, margin) for name, roles in compared.items())
 
 
@@ -102,8 +102,8 @@ def _comparison(
     store: Store, name: str, runs: Mapping[str, Run], points: Mapping[int, Sequence[CalibrationPoint]], margin: float
 ) -> Comparison:
     trials = {role: list(store.trials(TrialFilter(run_id=run.id), rounds=False)) for role, run in runs.items()}
-    settings = {role: _settings_of(own) for role, own in trials.items()}
-    differ = any(own not in ("", settings["0"]) for own in settings.values())
+    settings = {role: _settings_of(of_role) for role, of_role in trials.items()}
+    differ = any(setting not in ("", settings["0"]) for setting in settings.values())
     a, b = (
         ComparedSide(
             role=role,
@@ -117,13 +117,13 @@ def _comparison(
     blocks = {role: _blocks(trials[role], points.get(run.id, ())) for role, run in runs.items()}
     series = _series(blocks["0"], blocks["1"], blocks.get(CONTROL, {}))
     outputs = [w for w in store.warnings() if w.run_id == runs["1"].id and w.code.startswith(OUTPUT)]
-    invalid = [one.trial for role in ("0", "1", CONTROL) for one in trials.get(role, ()) if not one.trial.valid]
+    invalid = [m.trial for role in ("0", "1", CONTROL) for m in trials.get(role, ()) if not m.trial.valid]
     fixed = all(run.plan.get("looks") == "end" for run in runs.values())
     return Comparison(
         session=name,
         a=a,
         b=b,
-        n_blocks=max((len(one.a) for one in series), default=0),
+        n_blocks=max((len(values.a) for values in series), default=0),
         findings=judge(series, margin, Stopping.FIXED if fixed else Stopping.SEQUENTIAL),
         outputs=tuple(warning.message for warning in outputs),
         changed_model=any(warning.code == f"{OUTPUT}diverged" for warning in outputs),
@@ -148,7 +148,7 @@ def _series(a: Mapping[int, Values], b: Mapping[int, Values], control: Mapping[i
 
 
 def _settings_of(trials: Sequence[Measured]) -> str:
-    case = next((one.case for one in trials if one.case.arm == "ar"), None)
+    case = next((m.case for m in trials if m.case.arm == "ar"), None)
     if case is None:
         return ""
     usual = msgspec.structs.asdict(EngineOptions())
@@ -170,18 +170,18 @@ def _order(measure: Measure) -> tuple[object, ...]:
 
 def _blocks(trials: Sequence[Measured], points: Iterable[CalibrationPoint] = ()) -> dict[int, Values]:
     """What each block measured. A block in which an arm lacks a valid trial of some prompt has no value of that arm."""
-    by_arm = grouped(trials, lambda one: _ONE_BLOCK.name(one.case))
+    by_arm = grouped(trials, lambda m: _ONE_BLOCK.name(m.case))
     passes: dict[int, Values] = defaultdict(dict)
     for point in sorted(points, key=lambda point: point.rows):  # of rollbacks the widest stays
         if measure := _pass_measure(point):
             passes[point.repeat][measure] = point.span_ns / 1e6
     levels = {}
-    for block in dict.fromkeys(one.trial.repeat for one in trials):
+    for block in dict.fromkeys(m.trial.repeat for m in trials):
         whole = list[Measured]()
         for arm in by_arm.values():
-            repeat = [one for one in arm if one.trial.repeat == block]
-            valid = {one.case.prompt.key for one in repeat if one.trial.valid and one.trial.decode_ns}
-            whole += repeat if valid == {one.case.prompt.key for one in arm} else []
+            repeat = [m for m in arm if m.trial.repeat == block]
+            valid = {m.case.prompt.key for m in repeat if m.trial.valid and m.trial.decode_ns}
+            whole += repeat if valid == {m.case.prompt.key for m in arm} else []
         levels[block] = {**_values(whole), **passes[block]}
     return levels
 
@@ -198,7 +198,7 @@ def _values(trials: Sequence[Measured]) -> Values:
             levels |= {_level(f"{name}: speedup", "x"): speedup, _level(f"{name}: MGL", "tokens"): arm.mgl}
             levels[_level(f"{name}: acceptance", "", is_ratio=False)] = arm.acceptance_rate
         values |= {measure: value for measure, value in levels.items() if value is not None}
-    if peaks := [one.trial.peak_rss_bytes for one in trials if one.trial.peak_rss_bytes]:
+    if peaks := [m.trial.peak_rss_bytes for m in trials if m.trial.peak_rss_bytes]:
         values[_level("memory", "MiB")] = max(peaks) / 2**20
     return values
 

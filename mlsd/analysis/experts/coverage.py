@@ -96,7 +96,7 @@ def coverage_table(coverage: Sequence[Coverage], facts: ModelFacts, loads: Itera
     measured = over_layers()
     r = fit_correlation(windows, measured, n_experts, n_used)
     # Layers choose their experts each by a router of its own.
-    layers = sorted(set.intersection(*(set(own) for own in text.values())))
+    layers = sorted(set.intersection(*map(set, text.values())))
     without_each = [r]
     if len(layers) > 1:
         without_each = [fit_correlation(windows, over_layers(layer), n_experts, n_used) for layer in layers]
@@ -109,7 +109,7 @@ def coverage_table(coverage: Sequence[Coverage], facts: ModelFacts, loads: Itera
 
     rows = []
     for i, w in enumerate(windows.tolist()):
-        ratios = [bytes_ratio(found[i]) for found in (measured, uniform, correlated)]
+        ratios = [bytes_ratio(distinct[i]) for distinct in (measured, uniform, correlated)]
         a_token = [None if ratio is None else ratio / w for ratio in ratios]
         row = CoverageRow(
             window=w,
@@ -179,4 +179,4 @@ def time_shares(passes: Sequence[CalibrationPoint]) -> dict[int, Interval]:
     """T(k) / (k T(1)) by k: the median over repeats of ratios within a repeat, where what slows the machine cancels."""
     plain = {p.repeat: p.span_ns for p in passes if p.rows == 1}
     paired = sorted(grouped((p for p in passes if p.repeat in plain), lambda p: p.rows).items())
-    return {k: median_interval([p.span_ns / (k * plain[p.repeat]) for p in own]) for k, own in paired}
+    return {k: median_interval([p.span_ns / (k * plain[p.repeat]) for p in wide]) for k, wide in paired}

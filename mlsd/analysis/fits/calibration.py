@@ -39,8 +39,8 @@ def pass_times(points: Iterable[CalibrationPoint]) -> tuple[PassTime, ...]:
     """Medians over repeats of every kind, width and depth of one model, in that order."""
     cells = grouped(points, lambda p: (p.kind, p.depth, p.rows))
     return tuple(
-        PassTime(kind=kind, rows=rows, depth=depth, ms=median_interval([p.span_ns / 1e6 for p in own]))
-        for (kind, depth, rows), own in sorted(cells.items())
+        PassTime(kind=kind, rows=rows, depth=depth, ms=median_interval([p.span_ns / 1e6 for p in timed]))
+        for (kind, depth, rows), timed in sorted(cells.items())
     )
 
 

@@ -199,7 +199,7 @@ def _not_told(model: Model, values: Mapping[str, float], jacobian: Floats, resid
         far = _MUCH * np.sqrt(n) / max(lengths[i], 1e-300)
         rooms = [values[parameter.name] - parameter.low, parameter.high - values[parameter.name]]
         flat = [float(np.sum((alone * min(far, room)) ** 2)) < limit for room in rooms]
-        if all(flat) or any(one and room >= far for one, room in zip(flat, rooms, strict=True)):
+        if all(flat) or any(is_flat and room >= far for is_flat, room in zip(flat, rooms, strict=True)):
             names.add(parameter.name)
     return names
 
