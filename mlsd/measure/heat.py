@@ -118,7 +118,7 @@ def read_steady(bench: BlockBench) -> Anchors | None:
     """
     readings: list[Anchors] = []
     while len(readings) < MOST_READINGS and (now := bench.read_anchors()) is not None:
-        readings = [one for one in readings if one.width == now.width] + [now]
+        readings = [reading for reading in readings if reading.width == now.width] + [now]
         pairs = itertools.combinations(readings[-3:], 2)
         if len(readings) > 2 and all(_most(*pair) <= AGREE for pair in pairs):
             break

@@ -71,14 +71,14 @@ def declared(kind: Any) -> tuple[Declared, ...]:
 
 def option(kind: Any, name: str) -> Declared:
     """One option of a record."""
-    return next(one for one in declared(kind) if one.name == name)
+    return next(declaration for declaration in declared(kind) if declaration.name == name)
 
 
 def _without_none(kind: Any) -> Any:
     """A type without None; bool stays as it is, since of three values it is no flag."""
     if get_origin(kind) not in (Union, UnionType) or kind == bool | None:
         return kind
-    return Union[tuple(one for one in get_args(kind) if one is not type(None))]  # noqa: UP007 - made of a list
+    return Union[tuple(part for part in get_args(kind) if part is not type(None))]  # noqa: UP007 - made of a list
 
 
 class CommandOptions(Record, frozen=True, kw_only=True):

@@ -215,7 +215,7 @@ def expand(
     load, grids, n_trials = functools.cache(load), list[Grid](), 0
     missing = Counter[tuple[str, str, str | None, str]]()  # study trials; what is missing for one reason is one entry
     measured = dict[bytes, str]()  # what a suite measures already -> the target's role
-    for suite, part in [(one, part) for one in suites for part in one.parts]:
+    for suite, part in [(planned, part) for planned in suites for part in planned.parts]:
         prompts, repeats = overrides.prompts or part.prompts, overrides.repeats or suite.repeats
         choices: list[tuple[DrafterChoice | None, tuple[int, ...]]] = [
             (choice, tuple(overrides.gammas or choice.gammas or part.gammas))

@@ -384,7 +384,7 @@ def _messages(text: str, path: Path) -> tuple[Message, ...]:
     """A chat as APIs take it: a list of role and content. Raises: PromptError for another list."""
     hint = 'Write [{"role": "user", "content": "..."}, ...], the last one of the user; a plain text is a .txt file.'
     messages = parse(text, tuple[Message, ...], f"The chat in {path}", PromptError, hint=hint)
-    strange = next((one.role for one in messages if one.role not in _ROLES), None)
+    strange = next((message.role for message in messages if message.role not in _ROLES), None)
     if strange is not None:
         raise PromptError(f"The chat in {path} has a role {strange[:_MOST_NAMED]!r}.", hint=hint)
     if not 1 <= len(messages) <= _MOST_MESSAGES or messages[-1].role != "user":

@@ -58,7 +58,7 @@ def default_arms(model: LocalModel) -> DefaultArms:
                 here.append((size, entry.id))
         elif entry.name.split()[0] == family and (entry.n_bytes or most + 1) <= most:
             elsewhere.append((entry.n_bytes or 0, entry.id))
-    smallest = [tuple(id_ for _, id_ in sorted(found)[:_MOST_DRAFTS]) for found in (here, elsewhere)]
+    smallest = [tuple(id_ for _, id_ in sorted(sized)[:_MOST_DRAFTS]) for sized in (here, elsewhere)]
     return DefaultArms(drafts=smallest[0], to_get=smallest[1])
 
 
@@ -229,7 +229,9 @@ def resolve_bench(asked: BenchOptions) -> BenchRequest:
     mark = "" if not asked.chat and think is None else "+chat" if think is None else "+think" if think else "+no-think"
     named = [f"{name}{mark}@{depth}" if depth else f"{name}{mark}" for name in asked.prompts for depth in asked.depths]
     texts = _each_once("prompts", [(prompt.key, prompt) for prompt in map(find_prompt, named)])
-    chosen = [own_draft(parse_drafter(one) if isinstance(one, str) else one) for one in asked.drafters or ()]
+    chosen = [
+        own_draft(parse_drafter(method) if isinstance(method, str) else method) for method in asked.drafters or ()
+    ]
     for spec, _ in chosen:
         resolve_spec(spec)
     for name in (target, *drafts, *(own for _, own in chosen if own is not None)):
@@ -241,13 +243,13 @@ def resolve_bench(asked: BenchOptions) -> BenchRequest:
         default = default_arms(model)
         drafts, chosen = default.drafts, [(DrafterSpec(name=name), None) for name in default.drafters]
     specs, files = _with_drafts(chosen, [resolve_model(name, make=True) for name in drafts])
-    _each_once("models", [(one.ref.id, one) for one in (model, *files)])
+    _each_once("models", [(file.ref.id, file) for file in (model, *files)])
     return part(
         BenchRequest,
         asked,
         target=model,
         arms=tuple(_arms(specs, asked.gammas or ())),
-        models=tuple({one.ref: one for one in files}.values()),
+        models=tuple({file.ref: file for file in files}.values()),
         prompts=tuple(texts.values()),
         default_arms=default,
         engine=on_threads(asked.engine),
@@ -266,7 +268,11 @@ def _check_chat(prompt: Prompt, target: Path) -> None:
     template = Source(target).text("tokenizer.chat_template", "", prefixed=False)
     if not template:
         raise PromptError(f"{target.name} has no chat template.", hint="Leave --chat and --think out; give a text.")
-    render(template, [(one.role, one.content) for one in prompt.messages] or in_turn([prompt.text]), prompt.think)
+    render(
+        template,
+        [(message.role, message.content) for message in prompt.messages] or in_turn([prompt.text]),
+        prompt.think,
+    )
 
 
 def own_draft(spec: DrafterSpec) -> tuple[DrafterSpec, str | None]:

@@ -207,11 +207,17 @@ def is_file_name(model: str) -> bool:
 
 def default_profile(profiles: Mapping[str, Profile], is_downloaded: Callable[[str], bool]) -> Profile:
     """The last automatic profile (from small to large) whose models are all downloaded, else the embedded one."""
-    ready = [one for one in profiles.values() if one.automatic and all(map(is_downloaded, one.roles.values()))]
+    ready = [
+        profile
+        for profile in profiles.values()
+        if profile.automatic and all(map(is_downloaded, profile.roles.values()))
+    ]
     return ready[-1] if ready else find_profile(EMBEDDED_PROFILE, profiles)
 
 
 def largest_profile(profiles: Mapping[str, Profile], memory_bytes: int) -> Profile | None:
     """Of those for Macs of a size the largest that such a memory holds; None for a smaller machine."""
-    fitting = [one for one in profiles.values() if one.memory_gib and one.memory_gib * GIB <= memory_bytes]
-    return max(fitting, key=lambda one: one.memory_gib or 0, default=None)
+    fitting = [
+        profile for profile in profiles.values() if profile.memory_gib and profile.memory_gib * GIB <= memory_bytes
+    ]
+    return max(fitting, key=lambda profile: profile.memory_gib or 0, default=None)

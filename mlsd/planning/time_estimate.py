@@ -174,7 +174,7 @@ def rates_from_chips(
         if target is None or not chips or (case.drafter.draft is not None and draft is None):
             return None
         on = [Runtime(chip=chip, build=build) for chip in chips]
-        trials = [_trial_s(case, target, draft, one, n_prompt(case), scale) for one in on]
+        trials = [_trial_s(case, target, draft, runtime, n_prompt(case), scale) for runtime in on]
         shortest, longest = min(trial[1] for trial in trials), max(trial[1] for trial in trials)
         middle = math.sqrt(shortest * longest)
         faster = passes.joint(shortest / middle, min(trial[0] / trial[1] for trial in trials))

@@ -250,7 +250,7 @@ class OpenRun:
 
     def outcome(self, *, interrupted: bool = False) -> RunOutcome:
         """What it has done so far, and the parts before."""
-        n_failed = sum(trial.status is Status.FAILED for own in self.done.values() for trial in own)
+        n_failed = sum(trial.status is Status.FAILED for trials in self.done.values() for trial in trials)
         counts = {"n_ok": self.n_run - n_failed, "n_failed": n_failed, "n_skipped": self.n_skipped}
         if self._before is not None:
             counts = {name: n + getattr(self._before, name) for name, n in counts.items()}
@@ -328,7 +328,9 @@ class OpenRun:
                 while True:
                     if not waiting:
                         waiting.extend(choice.next(tuple(left.values()), list(chain.from_iterable(measured.values()))))
-                        left = {key: block for key, block in left.items() if key not in {one.key for one in waiting}}
+                        left = {
+                            key: block for key, block in left.items() if key not in {chosen.key for chosen in waiting}
+                        }
                     if not waiting:
                         if (further := choice.more()) is None:
                             break

@@ -198,7 +198,7 @@ def condition_checks(
     before: Conditions, after: Conditions, environment: Environment | None = None
 ) -> tuple[Check, ...]:
     """What power, heat and memory show, before and after the work."""
-    against = {one.code: one.message for one in condition_warnings([before, after], environment)}
+    against = {warning.code: warning.message for warning in condition_warnings([before, after], environment)}
     return tuple(
         Check(name=name, ok=None, answer="not known")
         if getattr(after, field) is None

@@ -99,7 +99,7 @@ def _tok_s(models: Iterable[str], environment: Environment, db: Path | None, chi
         return public()
     with Store.open(db, create=False, read_only=True) as store:
         ids = {run.id for run in store.runs() if run.environment.host == environment.host}
-        trials = [one.trial for one in store.trials(rounds=False) if one.run_id in ids]
+        trials = [row.trial for row in store.trials(rounds=False) if row.run_id in ids]
         cases = store.cases()
     results = rates_from_results(trials, cases)
     works |= {id_: _work(id_) for id_ in {case.target.id for case in cases.values()} - works.keys()}

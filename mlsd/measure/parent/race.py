@@ -70,7 +70,7 @@ class Race(Choice):
         if coming and all(self._plan.name(slot.case) is None for block in chosen for slot in block.slots):
             # A bench's arm that failed cannot win; of two servers it leaves the question open, as does no time at all.
             open_ = not self.decisions or (
-                self._plan.base and not any(one.standings for one in self.decisions.values())
+                self._plan.base and not any(decision.standings for decision in self.decisions.values())
             )
             self.stopped = "spoilt" if open_ else "decided"
             return ()
@@ -100,7 +100,7 @@ class Race(Choice):
 
     def _time(self, block: Sequence[Measured]) -> None:
         """What a block took beside its trials and getting ready: of the first one as long again at most."""
-        trials_s = sum(_took_s(one.trial) for one in block)
+        trials_s = sum(_took_s(measured.trial) for measured in block)
         if self._chosen_s is not None and trials_s > 0:
             prepared_s = self._prepared_s - self._prepared_before_s
             overhead = max(self._now_s() - self._chosen_s - prepared_s - trials_s, 0.0) / trials_s
@@ -116,7 +116,9 @@ class Race(Choice):
             question, name = self._plan.question(case), self._plan.name(case)
             decision = self.decisions.get(question)
             if decision is None:  # nothing of it could be timed: it goes on where only the machine was in the way
-                return not any(is_unusable(one) for one in self._trials if self._plan.question(one.case) == question)
+                return not any(
+                    is_unusable(measured) for measured in self._trials if self._plan.question(measured.case) == question
+                )
             if question not in new and decision.done(self._goal.within, planned):
                 return False
             return name is None or name in decision.racing or self._is_new(case)
@@ -129,14 +131,14 @@ class Race(Choice):
         decision, name = self.decisions.get(self._plan.question(case)), self._plan.name(case)
         if name is None or (decision is not None and decision.of(name) is not None):
             return False
-        measured = (one for one in self._trials if self._plan.name(one.case) == name and one.case.prompt == case.prompt)
+        measured = (row for row in self._trials if self._plan.name(row.case) == name and row.case.prompt == case.prompt)
         return not any(map(is_unusable, measured))
 
     def _fitting(self, chosen: list[Block]) -> list[Block]:
         """The blocks that will end in time, by what the last ones took; the first comes whatever it takes."""
         if self._goal.budget_s is None or len(self._trials) == len(self._earlier):
             return chosen
-        took_s = {one.trial.case_id: _took_s(one.trial) for one in self._trials}
+        took_s = {measured.trial.case_id: _took_s(measured.trial) for measured in self._trials}
         left_s, fitting = self._goal.budget_s - self.spent_s, list[Block]()
         for blocks in grouped(chosen, lambda block: self._plan.question(block.slots[0].case)).values():
             cases = [slot.case_id for block in blocks for slot in block.slots]

@@ -65,7 +65,7 @@ def answer_of(results: Sequence[ArmResult]) -> tuple[str, ...]:
 def results_of(database: str | Path, run_id: int) -> list[ArmResult]:
     """Every arm of the sessions that a run went on with."""
     with Store.open(Path(database), create=False, read_only=True) as store:
-        return [one for session in sessions.of_run(store, run_id) for one in session.results()]
+        return [arm for session in sessions.of_run(store, run_id) for arm in session.results()]
 
 
 class BenchResult(Record, frozen=True, kw_only=True):
@@ -171,9 +171,9 @@ def bench(
         decides = msgspec.structs.replace(decides, n_blocks=n_blocks)
         with Store.open(path) as store:
             before = sessions.of_cases(store, environment, decides, cases.values())
-            earlier = [one for session in before for one in session.trials]
+            earlier = [measured for session in before for measured in session.trials]
             if fresh:
-                store.supersede(environment, {one.trial.case_id for one in earlier})
+                store.supersede(environment, {measured.trial.case_id for measured in earlier})
                 earlier = []
             race = None
             if request.goal is not None:
@@ -203,7 +203,7 @@ def result_of(
         warnings=warnings,
         trials=trials,
         models=models,
-        results=tuple(one for session in asked for one in session.results()),
+        results=tuple(arm for session in asked for arm in session.results()),
         stopped=None if race is None else race.stopped,
     )
 

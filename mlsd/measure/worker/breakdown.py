@@ -91,7 +91,8 @@ def _profile(
     plain, headless, watched, parts = list[int](), list[int](), list[int](), list[dict[Part, int]]()
     with open_context(model, options) as context, TappedContext(model, options) as tapped:
         alone, watching = (
-            PassBench(one, clock, text, job.depth, recurrent=model.is_recurrent, cold=cold) for one in (context, tapped)
+            PassBench(opened, clock, text, job.depth, recurrent=model.is_recurrent, cold=cold)
+            for opened in (context, tapped)
         )
         alone.fill()
         watching.fill()

@@ -142,7 +142,10 @@ class Calibration:
             if widths[n_done:]:
                 visits.append((depth, widths[n_done:]))
         # One point a cell: a depth is filled once a context, so a repeat has several prefills, whose mean counts.
-        means = ((own[0], statistics.fmean(point.span_ns for point in own)) for own in grouped(timed, _cell).values())
+        means = (
+            (points[0], statistics.fmean(point.span_ns for point in points))
+            for points in grouped(timed, _cell).values()
+        )
         return [msgspec.structs.replace(point, span_ns=round(mean_ns)) for point, mean_ns in means]
 
     def _visits(self, rng: random.Random | None) -> list[_Visit]:
@@ -248,7 +251,7 @@ def _cell(point: CalibrationPoint) -> tuple[str, PassKind, int, int]:
 def half_width(points: Iterable[CalibrationPoint]) -> float | None:
     """Relative half-width of the 95 % interval (Student 1908) of the worst cell's mean; None before three repeats."""
     passes = (point for point in points if point.kind in ("target_pass", "draft_step"))
-    cells = [[point.span_ns for point in own] for own in grouped(passes, _cell).values()]
+    cells = [[point.span_ns for point in points] for points in grouped(passes, _cell).values()]
     if any(len(spans) < 3 for spans in cells):
         return None
     return max(

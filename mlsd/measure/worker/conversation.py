@@ -76,7 +76,7 @@ class Prompts:
     def greedy(self, sha256: str) -> tuple[int, ...] | None:
         """The prompt of that hash under greedy decoding, if the job has it."""
         prompts = (known for (_, sampling, _), known in self._known.items() if sampling == _GREEDY)
-        return next((known.tokens for known in prompts if known.sha256 == sha256), None)
+        return next((prompt.tokens for prompt in prompts if prompt.sha256 == sha256), None)
 
     def _read(self, prompt: Prompt, sampling: Sampling, repeat: int) -> PromptTokens:
         """A prompt cut to its `n_tokens`.
@@ -101,7 +101,7 @@ class Prompts:
         from mlsd.engine.llama.chat import chat_tokens, in_turn  # plain prompts need no template engine
 
         if prompt.messages:
-            said = [(one.role, one.content) for one in prompt.messages]
+            said = [(message.role, message.content) for message in prompt.messages]
             return PromptTokens(tokens=chat_tokens(self._model, said, prompt.think))
         turns: list[str] = []
         for turn in prompt.earlier:

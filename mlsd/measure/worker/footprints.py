@@ -37,7 +37,7 @@ def find_footprints(
     """The device, and what contexts would take of memory, in order; None for a model that llama.cpp cannot plan."""
     backend = backend_info(n_gpu_layers)
     _keep_freed_memory()
-    return backend, tuple(_find(one, backend, n_gpu_layers) for one in wanted)
+    return backend, tuple(_find(contexts, backend, n_gpu_layers) for contexts in wanted)
 
 
 def _keep_freed_memory() -> None:

@@ -175,7 +175,7 @@ class SavedPrompts:
         if memory is not saved.memory and output is not None and output.rows is not None and self._proofs.get(context):
             self._second_reading = tuple(text), (memory, output.rows)
         most_bytes = _SHARE * min(psutil.virtual_memory().available, memory_bytes())
-        while len(self._saved) > 1 and sum(len(one.memory) for one in self._saved.values()) > most_bytes:
+        while len(self._saved) > 1 and sum(len(prompt.memory) for prompt in self._saved.values()) > most_bytes:
             oldest = next(iter(self._saved))
             if oldest == key:
                 break

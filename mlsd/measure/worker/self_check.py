@@ -66,7 +66,7 @@ def self_check(models: tuple[ModelFile, ...], expected_backend: str | None) -> t
             *(("memory", path.stem, partial(_memory, path)) for path in paths),
             ("memory", f"a vocabulary of {REAL_VOCABULARY:,}", lambda: _memory(large)),
         ]
-        return backend, tuple(_check(*one) for one in questions)
+        return backend, tuple(_check(*question) for question in questions)
 
 
 def _check(name: str, subject: str, ask: Callable[[], Answer]) -> Check:
@@ -191,7 +191,7 @@ def _memory(path: Path) -> Answer:
     """Predicted memory against what llama.cpp allocates."""
     wanted = [_options(device_sampling=True, max_outputs=gamma + 1, n_snapshots=gamma) for gamma in _GAMMAS]
     with LlamaModel(path, simulated=True) as hollow, LlamaModel(path) as model:
-        predicted = [found.total_bytes for found in footprints(hollow, wanted)]
+        predicted = [footprint.total_bytes for footprint in footprints(hollow, wanted)]
         allocated = [_allocated_bytes(model, options) for options in wanted]
     worst = max(abs(p / a - 1) for p, a in zip(predicted, allocated, strict=True))
     sizes = ", ".join(f"{size / MIB:.1f}" for size in allocated)
