@@ -24,11 +24,11 @@ from mlsd.cli.main import COMMANDS, cli
 from mlsd.folders import asset_path
 from mlsd.hardware.budget import mac_budget
 from mlsd.measure.parent.checks import WARNINGS
-from mlsd.measure.parent.compare import OUTPUT
 from mlsd.measure.parent.doctor import read_self_check
 from mlsd.measure.parent.forecast import plan_study
 from mlsd.planning.plan import prepare_study
 from mlsd.planning.request import study_request
+from mlsd.store.rows import OUTPUT
 from mlsd.units import GIB
 from tests.cli.conftest import parsed
 from tests.needs import lack, needed

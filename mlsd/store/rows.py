@@ -10,6 +10,9 @@ from mlsd.records import Amount, ArmKind, Case, Count, Environment, Few, Quality
 from mlsd.trials.results import SessionPlan
 from mlsd.trials.stages import StageTime
 
+COMPARE = "compare"  # the command in the plans of runs that compare builds or settings
+CONTROL = "control"  # their first side once more: what differs there is the machine's noise
+OUTPUT = "output_"  # how the code of a warning about another build's output begins; then the verdict
 RunStatus = Literal["started", "finished", "interrupted"]
 PassKind = Literal["target_pass", "draft_step", "prefill", "rollback", "checkpoint", "sample"]
 TokenSource = Literal["text", "draft"]

@@ -8,10 +8,9 @@ import msgspec
 
 from mlsd.analysis.compare.gate import MARGIN, Finding, Measure, Series, judge
 from mlsd.errors import AnalysisError
-from mlsd.measure.parent.compare import COMMAND, CONTROL, OUTPUT
 from mlsd.records import EngineOptions, Environment, Record
 from mlsd.stats import grouped
-from mlsd.store.rows import CalibrationPoint, Run, TrialFilter
+from mlsd.store.rows import COMPARE, CONTROL, OUTPUT, CalibrationPoint, Run, TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.intervals import Stopping
 from mlsd.trials.results import Measured, SessionPlan, arm_results, prefill_speed
@@ -81,7 +80,7 @@ def sessions(store: Store, named: str | None = None, margin: float = MARGIN) -> 
     runs: dict[str, dict[str, Run]] = {}
     for run in store.runs():
         name = str(run.plan.get("session"))
-        if run.plan.get("command") == COMMAND and named in (None, name):
+        if run.plan.get("command") == COMPARE and named in (None, name):
             runs.setdefault(name, {})[str(run.plan.get("role"))] = run
     # A run that cannot be read leaves one side.
     compared = {name: roles for name, roles in runs.items() if {"0", "1"} <= roles.keys() <= {"0", "1", CONTROL}}

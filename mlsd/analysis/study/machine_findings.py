@@ -1,8 +1,11 @@
 """What a study database holds of the machine: T(k) of models, experts and bandwidth."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mlsd.analysis.experts.coverage import Mixture, coverage_table, mixture
 from mlsd.analysis.fits.bandwidth import BandwidthVerdict, BytesLine, bytes_lines, compare
@@ -12,12 +15,14 @@ from mlsd.analysis.results.comparability import Chosen
 from mlsd.analysis.results.widths import Certificate, certificates, widths_words
 from mlsd.analysis.study.traffic import Pass, Roof, compute_roof, timed_passes
 from mlsd.errors import AnalysisError, InputError, UnsupportedError
-from mlsd.measure.parent.calibration import CalibrationResult
 from mlsd.records import Case, DrafterSpec, Record
 from mlsd.stats import Interval, grouped
 from mlsd.store.rows import CalibrationPoint, Coverage, ExpertLoad, PassShares, Run, StreamRead, TimedPass
 from mlsd.store.store import Store
 from mlsd.units import quoted
+
+if TYPE_CHECKING:
+    from mlsd.measure.parent.calibration import CalibrationResult
 
 
 class Bandwidth(Record, frozen=True, kw_only=True):

@@ -40,16 +40,13 @@ from mlsd.planning.request import BenchRequest
 from mlsd.planning.time_estimate import load_preparation_s, preparation_line
 from mlsd.records import Case, Environment, QualityWarning, Record
 from mlsd.store.newest import study_path
-from mlsd.store.rows import TrialFilter
+from mlsd.store.rows import COMPARE, CONTROL, OUTPUT, TrialFilter
 from mlsd.store.store import Store
 from mlsd.trials.intervals import Stopping
 from mlsd.trials.stages import PREPARATION, StageTime, summed, wall_ns
 from mlsd.units import NS_PER_S
 
-COMMAND = "compare"  # in the plan of its runs
-CONTROL = "control"  # the first side once more: what differs there is the machine's noise
 _CALLED = {"0": "A", "1": "B", CONTROL: "A again"}  # sides as people read of them
-OUTPUT = "output_"  # how the code of a warning about another build's output begins; then the verdict
 _DEPTH = 128
 _ROWS = (1, 2, 3, 5, 9, 17)
 _ROWS_WITHOUT_DRAFTS = 9
@@ -112,7 +109,7 @@ def compare(
     `plan_bench` raises; NativeError, ModelFileError, WorkerError for a build that does not fit or does not know a
     model; LockError, StoreError.
     """
-    path, watcher, session = db or study_path(COMMAND), watcher or Watcher(), secrets.token_hex(4)
+    path, watcher, session = db or study_path(COMPARE), watcher or Watcher(), secrets.token_hex(4)
     check_database(path)
     builds = _builds(request, watcher)
     with machine_lock():
@@ -131,7 +128,7 @@ def compare(
                         loads=(side.job,),
                         environment=side.environment,
                         facts=tuple(model_facts(model.path, ref=model.ref) for model in side.request.files),
-                        record={"command": COMMAND, "session": session, "looks": request.stopping, **of_side},
+                        record={"command": COMPARE, "session": session, "looks": request.stopping, **of_side},
                         keep_failed=True,  # earlier sessions stay as they are
                     )
                     side.run = runs.enter_context(begun(plan, store, watcher))
