@@ -71,12 +71,12 @@ def path(names: str) -> Get:
 
 def flat(columns: Iterable[Column]) -> tuple[Column, ...]:
     """Each interval as three columns: its value and its ends."""
-    return tuple(part for one in columns for part in (_ends(one) if one.format.startswith("[") else (one,)))
+    return tuple(part for each in columns for part in (_ends(each) if each.format.startswith("[") else (each,)))
 
 
 def _ends(of: Column) -> tuple[Column, ...]:
     def end(which: str) -> Get:
-        return lambda row: None if (found := of.get(row)) is None else getattr(found, which)
+        return lambda row: None if (interval := of.get(row)) is None else getattr(interval, which)
 
     meaning = f"end of its {of.level} % interval"
     sides = (column(f"{of.name}_{side}", "2", f"{side} {meaning}", end(side)) for side in ("low", "high"))
@@ -85,7 +85,7 @@ def _ends(of: Column) -> tuple[Column, ...]:
 
 def chosen(columns: Iterable[Column], names: str, **labels: str) -> tuple[Column, ...]:
     """Those of these names, in this order; `labels` are other labels than theirs, by name."""
-    by_name = {one.name: one for one in columns}
+    by_name = {each.name: each for each in columns}
     return tuple(by_name[name]._replace(label=labels.get(name, by_name[name].label)) for name in names.split())
 
 
@@ -96,12 +96,12 @@ def inside(of: str | Get, columns: Iterable[Column]) -> tuple[Column, ...]:
     def within(get: Get) -> Get:
         return lambda row: None if (held := outer(row)) is None else get(held)
 
-    return tuple(one._replace(get=within(one.get)) for one in columns)
+    return tuple(each._replace(get=within(each.get)) for each in columns)
 
 
 def row_of(row: Any, columns: Iterable[Column]) -> dict[str, Any]:
     """One row by its columns' names."""
-    return {one.name: one.get(row) for one in flat(columns)}
+    return {each.name: each.get(row) for each in flat(columns)}
 
 
 _SPELLED = re.compile(r"(?P<label>[^:=*]*)(:(?P<format>[^=*]+))?(=(?P<path>[^*]+))?(?P<detail>\*)?")

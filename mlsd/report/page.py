@@ -117,7 +117,7 @@ def _sections(study: Study) -> Iterator[Section]:
     of_paper = (paper.table_2, paper.table_4, paper.table_5, paper.table_f)
     yield section("study", "The study's tables with ours", study, *of_paper, figures=STUDY_FIGURES)
     if study.comparisons:
-        sides = [lambda _, one=one: comparison_table(one) for one in study.comparisons]
+        sides = [lambda _, sides=comparison: comparison_table(sides) for comparison in study.comparisons]
         compared = [comparison.answer for comparison in study.comparisons]
         yield section("compare", "Builds and settings side by side", study, *sides, text=compared)
     depths = [results.depth_table] if deep_arms(study.results) else []
@@ -157,7 +157,7 @@ def _widths(study: Study, model: str) -> Table:
 
 def _experts(study: Study) -> Section:
     mixtures = attempt(lambda: study.machine.mixtures)[0] or ()
-    tables = [lambda _, one=one: machine.share_table(one) for one in mixtures]
+    tables = [lambda _, model=mixture: machine.share_table(model) for mixture in mixtures]
     text = [sentence for mixture in mixtures for sentence in machine.share_sentences(mixture)]
     title = "Experts: does verification amortize at batch one?"
     return section("experts", title, study, *tables, text=text, figures=[EXPERT_FIGURE])

@@ -95,7 +95,7 @@ def efficiency(frame: pd.DataFrame, ax: Axes) -> None:
     for i, (label, line) in enumerate(_by(timed, "model")):
         ax.plot(line["k"].astype(float), line["efficiency"], label=label, **plot.look(i, markersize=3.5))
     k = [1 + i * (float(timed["k"].max()) - 1) / 100 for i in range(101)]
-    ax.plot(k, [1 / one for one in k], color=plot.INK, linewidth=0.9, linestyle="--", label="saves nothing, 1/k")
+    ax.plot(k, [1 / rows for rows in k], color=plot.INK, linewidth=0.9, linestyle="--", label="saves nothing, 1/k")
     ax.set(xlabel="k, rows of the pass", ylabel="T(1) / T(k)", ylim=(0, max(1.05, float(timed["efficiency"].max()))))
 
 
@@ -117,7 +117,7 @@ def amortization(bandwidth: pd.DataFrame, ax: Axes) -> None:
         ax.plot(k, line["bytes_a_token"], label=f"{label}, bytes", color=plot.color(i), linestyle="--")
     ks = sorted(set(timed["k"].astype(float)))
     claim: dict[str, Any] = {"color": plot.INK, "linestyle": ":", "linewidth": 1.2}
-    ax.plot(ks, [1 / one for one in ks], label="all weights loaded once (study), 1/k", **claim)
+    ax.plot(ks, [1 / k for k in ks], label="all weights loaded once (study), 1/k", **claim)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9)
     ax.set(xlabel="k, positions of the pass", ylabel="a position / a plain pass", ylim=(0, None))
 
@@ -182,7 +182,7 @@ def equations(frame: pd.DataFrame, ax: Axes) -> None:
     frame = frame.sort_values("gamma")
     curve(ax, frame, "gamma", "speedup", "measured", plot.look(0))
     names = (("eq1", "equation 1"), ("eq2", "equation 2"), ("corrected", "corrected"))
-    for i, (name, label) in enumerate((one for one in names if frame[one[0]].notna().any()), 1):
+    for i, (name, label) in enumerate((named for named in names if frame[named[0]].notna().any()), 1):
         look = plot.look(i, markersize=4, linestyle="--", linewidth=1.0, markerfacecolor="none")
         ax.plot(frame["gamma"].astype(float), frame[name], label=label, **look)
     ax.axhline(1.0, color=plot.INK, linewidth=0.9, linestyle=":")

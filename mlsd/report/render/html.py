@@ -4,7 +4,7 @@ from markupsafe import Markup
 
 from mlsd.report.render.prose import environment
 from mlsd.report.render.sections import Page
-from mlsd.report.render.table import Table, explain_terms
+from mlsd.report.render.table import explain_terms
 
 
 def render(page: Page) -> str:
@@ -18,8 +18,3 @@ def render(page: Page) -> str:
     return templates.get_template("report.html.j2").render(
         page=page, terms=explain_terms(), include=include, drawn=Markup
     )
-
-
-def table_text(table: Table) -> str:
-    """One table with its title, note and source."""
-    return environment().get_template("table.html.j2").render(table=table)

@@ -33,8 +33,8 @@ def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFact
         None if n_threads is None else counted(n_threads, "thread"),
         None if build is None else f"llama.cpp {build}",
     )
-    rows = [one for arm in arms for one in arm.trials if one.trial.status is not Status.FAILED]
-    n_prompt = {one.case.prompt.key: one.trial.n_prompt for one in rows if one.trial.n_prompt}
+    rows = [measured for arm in arms for measured in arm.trials if measured.trial.status is not Status.FAILED]
+    n_prompt = {row.case.prompt.key: row.trial.n_prompt for row in rows if row.trial.n_prompt}
     few, many = min(n_prompt.values(), default=0), max(n_prompt.values(), default=0)
     key = next(iter(n_prompt)) if len(n_prompt) == 1 else ""
     prompts = f"prompt {key}" if key else counted(len(n_prompt), "prompt")
@@ -49,7 +49,7 @@ def head_line(arms: Sequence[ArmResult], run: Run, facts: Mapping[str, ModelFact
 
 def bench_table(arms: Sequence[ArmResult], head: str = "") -> Table:
     """Plain decoding and every method measured beside it; `head` of `head_line`."""
-    several = len({one.case.prompt.key for arm in arms for one in arm.trials}) > 1
+    several = len({measured.case.prompt.key for arm in arms for measured in arm.trials}) > 1
     return table(head, arms, *of_arms("text arm" if several else "arm", text="prompt"), *measured_columns(arms))
 
 
@@ -58,7 +58,7 @@ def server_table(result: ServerResult) -> Table:
     from mlsd.analysis.results import server_arms
 
     case, rivals = result.trials[0].case, bool(result.base)
-    prompts = list(dict.fromkeys(one.case.prompt.key for one in result.trials))
+    prompts = list(dict.fromkeys(measured.case.prompt.key for measured in result.trials))
     shown = ", ".join(prompts) if len(prompts) < 5 else f"{len(prompts)} prompts"
 
     def name(arm: ArmResult) -> str:
@@ -178,7 +178,7 @@ NEEDED = (  # of a `Prospect`
 def prospect_table(prospects: Sequence[Prospect], level: float, *, modelled: bool) -> Table:
     """Every way to decode, the fastest first; `level` of the intervals, which are of public rows where `modelled`."""
     interval = f"{100 * level:.0f} % {'of public rows' if modelled else 'predicted'}"
-    first = (one._replace(label=interval) if one.label == "predicted" else one for one in PROSPECT)
+    first = (each._replace(label=interval) if each.label == "predicted" else each for each in PROSPECT)
     of_request = inside("request", REQUEST) if any(p.request is not None for p in prospects) else ()
     return table("Predicted decoding", prospects, *first, *of_request, *NEEDED)
 

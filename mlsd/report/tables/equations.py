@@ -139,13 +139,13 @@ def printed_reads() -> list[Pass]:
 def traffic_sentences(study: Study) -> tuple[str, ...]:
     """The same in words: what a plain token reads, what a verification saves, and the study's figure."""
     passes = shown_passes(study)
-    wide = {one.model: one for one in passes if one.source == "timed passes" and 1 < (one.k or 0) <= 5}
-    printed = next(one for one in printed_reads() if one.model == "moe_q4")
+    wide = {read.model: read for read in passes if read.source == "timed passes" and 1 < (read.k or 0) <= 5}
+    printed = next(read for read in printed_reads() if read.model == "moe_q4")
     return prose(
         "bandwidth",
         plain=[read for read in passes if read.source == "plain decoding"],
         wide=list(wide.values()),
-        roof=next((one.roof for one in passes), None),
+        roof=next((read.roof for read in passes), None),
         ultra=M2_ULTRA,
         printed_bytes=printed.read_bytes,
         printed_gb_s=printed.gb_s,

@@ -34,7 +34,7 @@ def share_cell(shares: PassShares | None, part: Part) -> Cell | float | None:
 
 def pass_table(study: Study) -> Table:
     """Shares of every profiled pass. Raises AnalysisError when none was."""
-    profiled = [(_network(study, *network), one) for network, passes in study.machine.shares.items() for one in passes]
+    profiled = [(_network(study, *key), shares) for key, passes in study.machine.shares.items() for shares in passes]
     if not profiled:
         raise AnalysisError(
             "No pass was profiled, so shares of LM head, attention and experts are not known.",
@@ -160,7 +160,7 @@ def _method(arm: ArmResult) -> str:
 def timing_table(study: Study) -> Table:
     """Mean time of a round by part, and what is known inside the parts; of trials whose times are the method's."""
     timed = [
-        (arm, [one for one in arm.trials if one.trial.valid and one.trial.decode_ns and one.whole.rounds])
+        (arm, [row for row in arm.trials if row.trial.valid and row.trial.decode_ns and row.whole.rounds])
         for arm in tasks(study.pooled)
         if not arm.is_plain
     ]

@@ -126,7 +126,7 @@ def table_4(study: Study) -> Table:
         over = None if tok_s is None else tok_s / float(row["tok_s"].split()[0])
         here = "not measured" if tok_s is None else tok_s
         rows.append({**row, "model": model, "arm": arm, "here": here, "over": over})
-    trials = {one.id for row in rows if row["arm"] is not None for one in row["arm"].trials}
+    trials = {measured.id for row in rows if row["arm"] is not None for measured in row["arm"].trials}
     return table(
         "Table 4: baseline throughput, tok/s",
         rows,

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsd.columns import column
-from mlsd.report.render import html, markdown, terminal
+from mlsd.report.render import markdown, terminal
 from mlsd.report.render.table import Table, formatted
 from tests.report.render.narrow import assert_nothing_is_cut
 
@@ -106,8 +106,8 @@ def test_a_table_without_rows_says_what_that_means() -> None:
     assert "All is well." in terminal.render(table_of(rows=(), good_news="All is well.", note="Not this."))
 
 
-def test_the_three_renderers_show_the_same_heads_and_cells() -> None:
+def test_terminal_and_markdown_show_the_same_heads_and_cells() -> None:
     table = table_of(note="Said.")
-    for shown in (terminal.render(table), html.table_text(table), markdown.table_text(table)):
+    for shown in (terminal.render(table), markdown.table_text(table)):
         for content in ("Speeds", "speed, tok/s", "Said.", "c"):
             assert content in shown

@@ -66,11 +66,11 @@ addEventListener("hashchange", unfold);
 unfold();
 document.getElementById("unfold").addEventListener("click", () => {
   const all = [...document.querySelectorAll("details.section")];
-  const open = all.some((one) => !one.open);
-  all.forEach((one) => { one.open = open; });
+  const open = all.some((section) => !section.open);
+  all.forEach((section) => { section.open = open; });
 });
 addEventListener("beforeprint", () => {
-  document.querySelectorAll("details.section").forEach((one) => { one.open = true; });
+  document.querySelectorAll("details.section").forEach((section) => { section.open = true; });
 });
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;
