@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from benchmarks.harness import Result
 
-PARTS = ("truth_audit", "truth_losslessness", "truth_intervals")
+PARTS = ("truth_audit", "truth_spoiled", "truth_losslessness", "truth_intervals")
 
 
 def run() -> Iterator[Result]:
