@@ -119,7 +119,7 @@ def load_preparation_s(load: Job, earlier: Iterable[Iterable[StageTime]] = ()) -
     return preparation_s(load.refs, sum(case.arm == "sd" for case in load.cases.values()), earlier)
 
 
-def preparation_line(doing: str, seconds: float | None, then: str = "then blocks and their budget begin") -> str:
+def preparation_line(doing: str, seconds: float | None, then: str = "then blocks and any budget begin") -> str:
     """What is said of getting ready before it begins."""
     return f"{doing}: {'how long is not known' if seconds is None else f'about {format_duration(seconds)}'}, {then}."
 
