@@ -43,11 +43,12 @@ def honest_rates(kind: str, n_rows: int, folder: Path) -> dict[Credibility, floa
 
 
 def found_rates(kind: str, n_tables: int, folder: Path, full_drafts: bool | None = True) -> tuple[float, float]:
-    """Share of corrupted tables with a row that is at least suspicious, and with one that is impossible."""
+    """Share of corrupted tables with a row doubted or asked about, and with one that is impossible."""
     world, corrupt = CORRUPTED[kind]
     tables = [corrupt(simulate(world(seed)), random.Random(f"corrupt {seed}")) for seed in range(n_tables)]
-    worst = [max(rows, key=lambda row: SEVERITY[row.verdict]).verdict for rows in judge(tables, full_drafts, folder)]
-    return sum(verdict in _DOUBTS for verdict in worst) / n_tables, worst.count("impossible") / n_tables
+    judged = judge(tables, full_drafts, folder)
+    shown = sum(any(row.verdict in _DOUBTS or row.questions for row in rows) for rows in judged)
+    return shown / n_tables, sum(any(row.verdict == "impossible" for row in rows) for rows in judged) / n_tables
 
 
 def mistakes_found(kind: str, n_tables: int, folder: Path, *, says_all: bool) -> tuple[float, float]:

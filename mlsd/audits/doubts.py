@@ -11,7 +11,9 @@ from mlsd.audits.frame import PAIR, Frame, Series, by_names, first_verdicts, sca
 from mlsd.audits.model_name import same_model
 from mlsd.audits.plain_speed import plain_speed
 from mlsd.methods import of_kind
+from mlsd.stats import t_quantile
 
+_VISIBLE = 0.9995  # the share of a normal variable below SUSPICIOUS_SDS of its deviations
 SAME_WORK_RATIO = 1.5  # rounds of equal work differ by less than this between prompts and depths
 SAME_CASE_RATIO = 1.25  # repeats of one case differ by less than this
 SAME_SPEED_RATIO = 1.04  # settings that do the same work run within this
@@ -59,31 +61,39 @@ def _slopes(rows: Frame, round_: Series) -> Frame:
     """Over the whole table, does speed rise with the tokens a round commits as ``speed = MGL / round`` says: slope 1?
 
     Log speed against log(1 + gamma acceptance) within target, draft and gamma. Throughput that acceptance does not
-    touch has slope 0; acceptance halved or with the bonus counted more than 1.1, doubled less than 0.9 (simulated).
+    touch has slope 0; acceptance halved or with the bonus counted more than 1.1, doubled less than 0.9 (simulated). A
+    slope that scatter does not explain is asked about. It is doubted where rounds that differ between texts by
+    something else (experts, depth) do not explain it either: texts are few, so that takes much.
     """
-    slope, error, n = (pd.Series(np.nan, rows.index) for _ in range(3))
+    names = ["slope", "standard_error", "over_texts", "visible", "cases"]
+    fits = pd.DataFrame(np.nan, rows.index, names)
     for _, group in rows[rows["group"].isin(rows["group"][round_.notna()])].groupby("group"):
         if (fitted := fit_slope(group, round_.loc[group.index])) is not None:
-            slope.loc[group.index], error.loc[group.index], n.loc[group.index] = fitted
+            fits.loc[group.index] = fitted
     low, high = HONEST_SLOPES
-    where = slope.notna() & rows["fixed_length"] & rows["comparable"] & rows["acceptance"].notna()
-    doubtful = np.maximum(low - slope, slope - high) > SUSPICIOUS_SDS * error
+    where = fits["slope"].notna() & rows["fixed_length"] & rows["comparable"] & rows["acceptance"].notna()
+    off = np.maximum(low - fits["slope"], fits["slope"] - high)
+    doubtful, asked = off > fits["visible"] * fits["over_texts"], off > SUSPICIOUS_SDS * fits["standard_error"]
     text = "Over {cases:.0f} cases speed goes with the {slope:.2f}th power of the tokens a round commits"
+    ask = f"{text}: do rounds of its texts differ by more than acceptance, or are drafts shorter?"
     why = [
-        f" (standard error {e:.2f}), not the first: acceptance did not make it, or drafts are shorter" for e in error
+        f" (standard error {e:.2f}), not the first: acceptance did not make it, or drafts are shorter"
+        for e in fits["over_texts"]
     ]
     return verdicts(
-        where & rows["speculative"], np.where(doubtful, "suspicious", "possible"), text, why, slope=slope,
-        standard_error=error, cases=n,
+        where & rows["speculative"], np.select([doubtful, asked], ["suspicious", "ask"], "possible"),
+        np.where(asked & ~doubtful, ask, text), why, slope=fits["slope"],
+        standard_error=fits["over_texts"].where(doubtful, fits["standard_error"]), cases=fits["cases"],
     )  # fmt: skip
 
 
-def fit_slope(rows: Frame, round_: Series) -> tuple[float, float, int] | None:
-    """Slope, its error and the cases behind it: least squares within each work, over its prompts.
+def fit_slope(rows: Frame, round_: Series) -> tuple[float, float, float, float, int] | None:
+    """Slope; its error by cases, and by texts with its quantile of Student; cases: least squares within each work.
 
-    None where acceptance hardly varies or is coarsely printed. Prompts are those with a baseline of their own whose
-    plain passes take nearly as long as most: drafting is a smaller share of a deeper round. The error counts the
-    scatter of repeats, once for a case and once for the baseline that a prompt's cases share.
+    None where acceptance hardly varies or is coarsely printed, and of fewer than three texts. They are prompts with a
+    baseline of their own whose plain passes take nearly as long as most: drafting is a smaller share of a deeper round.
+    The error by cases counts the scatter of repeats, once for a case and once for the baseline that a text's cases
+    share. That by texts takes the cases of a text as one (Liang and Zeger, Biometrika 73, 1986).
     """
     usable = rows[round_.notna() & rows["base_own"] & (rows["committed_low"] > 0)]
     if usable.empty:
@@ -100,8 +110,8 @@ def fit_slope(rows: Frame, round_: Series) -> tuple[float, float, int] | None:
         x=("x", "mean"), round=("round", "mean"), width=("width", "mean"), n=("x", "size")
     ).reset_index()  # fmt: skip
     cases = cases[cases.groupby("work")["work"].transform("size") > 1]
-    freedom = len(cases) - cases["work"].nunique()
-    if freedom < 2:
+    n_texts, freedom = cases["prompt"].nunique(), len(cases) - cases["work"].nunique()
+    if n_texts < 3 or freedom < 2:
         return None
     y = cases["x"] - cases["round"]
     x, y = (of - of.groupby(cases["work"]).transform("mean") for of in (cases["x"], y))
@@ -110,9 +120,12 @@ def fit_slope(rows: Frame, round_: Series) -> tuple[float, float, int] | None:
         return None
     value = float((x * y).sum()) / spread
     shared = x.groupby(cases["prompt"]).sum() ** 2 / cases.groupby("prompt")["n"].first()
-    weight = float((x**2 / cases["n"]).sum() + shared.sum())
-    variance = max(noise**2 * weight / spread, float(((y - value * x) ** 2).sum()) / freedom)
-    return value, math.sqrt(variance / spread), len(cases)
+    of_repeats = noise**2 * float((x**2 / cases["n"]).sum() + shared.sum())
+    residual = y - value * x
+    of_cases = max(of_repeats, float((residual**2).sum()) / freedom * spread)
+    of_texts = float(((x * residual).groupby(cases["prompt"]).sum() ** 2).sum()) * n_texts / (n_texts - 1)
+    by_cases, by_texts = math.sqrt(of_cases) / spread, math.sqrt(max(of_repeats, of_texts)) / spread
+    return value, by_cases, by_texts, t_quantile(_VISIBLE, n_texts - 1), len(cases)
 
 
 def runs_of_one_setting_apart(rows: Frame) -> Frame:

@@ -1,4 +1,5 @@
 import json
+import math
 import random
 import tempfile
 from collections import Counter
@@ -228,6 +229,18 @@ def test_halved_acceptance_shows_in_the_slope_of_a_table_whose_every_row_is_with
         fitted[name] = [one["slope"] for one in figures if "slope" in one]
     assert fitted["honest"] == pytest.approx([1.0] * len(fitted["honest"]), abs=0.06)
     assert min(fitted["halved"]) > 1.2
+
+
+@pytest.mark.slow
+def test_rounds_that_cost_more_on_some_texts_are_no_acceptance_that_makes_no_speed() -> None:
+    for seed in range(20):
+        rows, rng = simulate(ordinary(seed, per_row=0.0)), random.Random(f"texts {seed}")
+        slower = {prompt: math.exp(rng.gauss(0, 0.1)) for prompt in dict.fromkeys(row["prompt_key"] for row in rows)}
+        for row in rows:
+            if row["draft_len"] != "0":
+                row["tokens_per_sec"] = f"{float(row['tokens_per_sec']) / slower[row['prompt_key']]:.5f}"
+                row["eval_ms_per_token"] = ""
+        assert flagged(audit_rows(rows, full_drafts=True), "speed_ignores_acceptance") == []
 
 
 def test_the_noise_of_a_table_is_that_of_its_baselines_whatever_its_suspects_do(tmp_path: Path) -> None:
