@@ -17,6 +17,8 @@ from mlsd.trials.acceptance_meanings import DESCRIPTIONS, MEANINGS
 SUSPICIOUS_SDS, IMPOSSIBLE_SDS = 3.3, 8.0  # a bound may be broken by so many standard deviations of repeats
 POOLED_SLACK = 0.5  # over prompts whose MGL has a coefficient of variation of 0.7
 BOOKKEEPING_RATIO = 1.02  # programs differ by a token in what they divide by
+# Over answers a mean of tok/s is above that of their mean time: by 1 + cv^2 for a coefficient of variation cv of 0.39.
+MEAN_OF_RATES = 1.15
 
 _EXPECTED = " (the fastest that public rows of its chip lead to expect)"
 
@@ -266,8 +268,9 @@ def _columns(rows: Frame) -> Frame:
     length = rows["n_output"].fillna(rows["n_predict"])
     # A speed may count the token that prefill made; one below it counts the prompt's time.
     first = (length / (length - 1)).where(length > 1, 1.0)
+    faster = rows["tok_s_low"] / first / by_ms["ms_per_token_low"]
     apart = pd.DataFrame({
-        "ms": (rows["tok_s_low"] / first / by_ms["ms_per_token_low"]).clip(lower=1.0),
+        "ms": faster.mask(faster <= MEAN_OF_RATES, 1.0),
         "speedup": _apart(rows["speedup_low"], rows["speedup_high"], ratio_low, ratio_high),
         "rate": _apart(rows["acceptance_low"], rows["acceptance_high"], counted, counted),
     })  # fmt: skip

@@ -137,7 +137,7 @@ def runs_of_one_setting_apart(rows: Frame) -> Frame:
     prompt = rows["prompt"].fillna("").where(rows["repeat"].isna(), "")
     setting = [rows["case"].where(speculative, -1 - rows["host"]), rows["program"].fillna(""), rows["setting"]]
     setting += [rows[name].fillna(-1) for name in ("n_prompt", "long_output")]
-    others = medians_of_others(pace, [*setting, prompt])
+    others = medians_of_others(pace, [*setting, prompt, rows["n_predict"].fillna(-1)])
     faster = pace / others
     what = np.where(speculative, "A round of this run went", "This plain run went")
     doubtful = np.maximum(faster, 1 / faster) > np.maximum(SAME_CASE_RATIO, 1.0 + IMPOSSIBLE_SDS * rows["noise"])

@@ -168,7 +168,7 @@ def column(head: str, values: Sequence[str]) -> Heading | None:
     is_speed = (
         numeric
         and not any(map(_TIMES.search, values))
-        and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|%)\b|%", whole)
+        and not re.search(r"\b(ms|[mg]i?b|ttft|acc\w*|prefill|size|len|s|overhead|fraction|share|%)\b|%", whole)
     )
     return Heading("tok_s", head) if is_speed and (method or chip) else None
 

@@ -101,6 +101,8 @@ def log_rows(lines: list[str]) -> tuple[list[PastedRow], list[int]]:
         is_read = not line.strip() or line.startswith("#") or "|" in line
         if line.startswith("#"):
             title = line.strip("# *")
+        if line.startswith("```"):  # another paste may be of another program
+            failed = 0
         if _PROGRAMS.search(line) and (model := _MODEL.search(line)):
             end()
             around, is_read = {"target": model[1].rsplit("/", 1)[-1]}, True

@@ -80,8 +80,7 @@ def rows_context(pasted: Sequence[PastedRow], source: str, assumed: Assumed) -> 
     for row in (row for row in alone if not row.broken):
         cells = _around(row, assumed) | row.cells
         label = cells.get("label", "")
-        names = [row.setting, cells.get("answer", "")] + ([] if "repeat" in cells else [label])
-        names += [] if "target" in row.cells else [cells.get("method", "")]
+        names = [row.setting, cells.get("answer", ""), cells.get("method", "")] + ([] if "repeat" in cells else [label])
         if not re.search("[^\\W\\d]", label):  # a number names nothing
             label = row.quote
         try:
