@@ -75,7 +75,7 @@ def row_of(cells: Mapping[str, str], **fields: Any) -> AuditRow:
     valid, claimed = cells.get("valid", "").lower(), _figure(cells, "gb_claimed")
     return AuditRow(
         label=label,
-        target=file or f"an unnamed target {quantization}".strip(),
+        target=file or "an unnamed target",
         chip=named_chip(chip) or chip or None,
         drafter=drafter,
         draft=cells.get("draft"),

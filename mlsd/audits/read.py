@@ -42,7 +42,6 @@ _GAMMA = re.compile(
     r"|\bmtp(?=-?\d)|(?<=mtp )n(?=[=: ]?\d))"
     r"\s*[-=: ]?\s*(\d{1,3})(?![\d.]|[a-z])"
 )
-_PRECISION = re.compile(r"\(((?:fp|bf|int)\d+)\)", re.IGNORECASE)
 _N_OF_COLUMN = re.compile(r"(?<![a-z])n\s*[=: ]?\s*(\d{1,3})(?![\d.]|[a-z])")
 _PAIR = re.compile(r"(?<![\d.])(\d[\d,]*)\s*(?:/|of|out of)\s*(\d[\d,]*)(?![\d.]|\s*%)")
 _SEVERAL_USERS = re.compile(
@@ -398,8 +397,6 @@ def _method(cells: dict[str, str]) -> dict[str, str]:
     if _SEVERAL_USERS.search(method):
         rest.setdefault("users", "2")
     rest, method = _models_in(rest, method)
-    if precision := _PRECISION.search(method):
-        rest.setdefault("quantization", precision[1])
     draft = rest.get("draft", "").lower()
     text = " ".join([method, *(cells.get(name, "") for name in ("draft", "label", "prompt"))]).lower()
     text = re.sub(r"top[-_ ]?[kp]\s*[=: ]?\s*[\d.]+", " ", text)

@@ -18,7 +18,6 @@ CASES = {
     "arms/plain-words-of-something-else.md": ("npnp", "the speedup is 1.36, a round commits at most 4.00 tokens"),
     "arms/plain-of-two-caches.md": ("pppppppp", ""),
     "arms/turned.md": ("nn", "no bytes are known"),
-    "arms/two-precisions.md": ("npp", "the speedup is 2, no round of such a drafter"),
     "acceptance-slash/t.md": ("pp", ""),
     "acceptance-slash/xinfer-481.md": ("nnn", "No peak bandwidth is known of DGX Spark (GB10), RTX PRO 6000"),
     "batched-bench/a.md": ("p", "41.57 tok/s of Qwen2.5-7B Q4_K_M on an M2 Ultra"),
