@@ -256,10 +256,10 @@ def broken(target: Target, gammas: Sequence[int], prompts: Sequence[str]) -> Ite
 def misread(
     name: str, path: Path, prompts: Sequence[str], readings: Sequence[str] = tuple(READINGS)
 ) -> Iterator[dict[str, Any]]:
-    """Whole sessions in which readings of prompts go wrong: what is drafted, by what the same session writes without.
+    """A whole session, and others in which readings of prompts go wrong, by what the first one writes.
 
     Checks of rollbacks and of copies were made before, without the fault. Plain decoding goes on from the same reading
-    as what is drafted, so their tokens may be equal and both wrong.
+    as what is drafted, so their tokens may be equal and both wrong; neither may then be valid.
     """
     request = bench_request(
         str(path), drafters=("oracle:accept=0.7",), gammas=(4,), prompts=tuple(prompts), n_predict=32, repeats=2,
@@ -271,18 +271,24 @@ def misread(
         faults = READING_FAULTS[:2] if model.is_recurrent else READING_FAULTS  # cells that move are attention's
         with open_context(model, ContextOptions(n_ctx=256)) as context:
             readings = readings[:1] if context.window else readings
-    expected = {(trial.case_id, trial.repeat): trial.tokens for trial in session(job, cache)}
+    honest_trials = session(job, cache)
+    yield from (_session_case(name, job, trial) for trial in honest_trials)
+    expected = {(trial.case_id, trial.repeat): trial.tokens for trial in honest_trials}
     for seed, (fault, which) in enumerate(itertools.product(faults, readings)):
         with native_fault(fault, seed=seed, readings=READINGS[which]) as injected:
             trials = session(job, cache)
         for trial in trials:
-            if trial.arm == "sd" and trial.losslessness is not None and injected.n_faults:
+            if trial.losslessness is not None and injected.n_faults:
                 tokens = expected[trial.case_id, trial.repeat]
                 differs = float(np.mean([a != b for a, b in zip(trial.tokens, tokens, strict=True)]))
-                about = {"target": name, "prompt": job.cases[trial.case_id].prompt.key, "repeat": trial.repeat}
-                fault_of = {"strategy": "session", "tree": "off", "fault": fault, "rate": which}
-                verdict = msgspec.to_builtins(trial.losslessness)
-                yield {**about, **fault_of, "differs": differs, "changed": differs > 0, **verdict}
+                fault_of = {"fault": fault, "rate": which, "differs": differs, "changed": differs > 0}
+                yield {**_session_case(name, job, trial), **fault_of}
+
+
+def _session_case(name: str, job: Job, trial: Trial) -> dict[str, Any]:
+    prompt, verdict = job.cases[trial.case_id].prompt.key, msgspec.to_builtins(trial.losslessness)
+    about = {"target": name, "prompt": prompt, "repeat": trial.repeat, "arm": trial.arm}
+    return {**about, "strategy": "session", "tree": "off", **verdict}
 
 
 def session(job: Job, cache: ProbeCache) -> list[Trial]:

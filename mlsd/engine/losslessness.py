@@ -280,6 +280,10 @@ class FedContext:
             self._inner.close()
             self._inner = None
 
+    def forget(self) -> None:
+        """Read the next prompt anew."""
+        self._prompt = (), None
+
     def feed(self, text: FedText, feeding: Feeding, take: Callable[[Logits], None] | None = None) -> Context | None:
         """Hold a text, fed in those passes; None where the build has no such kernel.
 
@@ -440,6 +444,26 @@ class Judge:
             live_limit=memory.live_limit,
             live_noise=memory.live_noise,
         )
+
+    def judge_reading(self, prompt: tuple[int, ...], memory: Any) -> Losslessness:
+        """Whether a memory behind a prompt goes on as the judge's own reading of it does, both copied.
+
+        Nothing rounds otherwise in one than in the other. Raises: EngineError.
+        """
+        own = self._context.feed(FedText(prompt=prompt, tokens=(), accepted=(), widest=1), Feeding(widths=()))
+        assert own is not None  # the kernel is that of runs
+        expected = self._context.follow_copy(own.copy_memory(), own.n_past)
+        top = TopLogits(expected)
+        apart = distance(top.of(expected), top.of(self._context.follow_copy(memory, len(prompt))))
+        limit = MEMORY_LIMIT_SHARE * top.spread
+        verdict: Verdict = "lossless" if apart <= limit else "diverged"
+        return Losslessness(verdict=verdict, live_distance=apart, live_limit=limit)
+
+    def forget(self) -> None:
+        """Read and feed everything anew: of two readings that differ either may be wrong."""
+        self._fed.clear()
+        self._verdicts.clear()
+        self._context.forget()
 
     def judge_tokens(
         self, run: Generation, reference: Sequence[int], prompt: Sequence[int], *, tree: TreeKind = "off"

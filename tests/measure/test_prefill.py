@@ -43,6 +43,14 @@ def measured(job: Job) -> list[Trial]:
         return [arms.run(slot) for slot in sorted(job.slots, key=lambda slot: slot.case.arm != "ar")]
 
 
+def measured_in_blocks(job: Job, arms: Arms) -> list[Trial]:
+    """As a worker measures, which judges behind each block."""
+    events = list[Any]()
+    turns = [Turn(slots=block.slots) for block in job.blocks]
+    measure_slots(job, events.append, turns, arms, MonotonicClock())
+    return [trial for event in events if isinstance(event, BlockMeasured) for trial in event.trials]
+
+
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Widths of all passes of whole prompts."""
@@ -96,7 +104,7 @@ def test_of_two_kinds_of_contexts_no_check_reads_a_long_prompt_a_third_time(
 ) -> None:
     job = job_of(tiny, "qwen35", "qwen35-noise003", methods=("draft-model",), depths=(DEPTH,))
     with Arms(job, MonotonicClock(), ProbeCache(tmp_path)) as arms:
-        done = [arms.run(slot) for slot in job.slots]
+        done = measured_in_blocks(job, arms)
     assert all(trial.valid for trial in done), [trial.reason for trial in done]
     of_draft = 2  # a long text to check its rollback behind, and the prompt for its time
     assert sum(n_tokens >= DEPTH for n_tokens in reads) == 2 + of_draft
@@ -118,9 +126,10 @@ def test_a_plain_trial_is_judged_by_what_it_left_though_its_arm_then_reads_a_lon
 def test_the_judge_goes_on_from_a_reading_from_which_no_run_goes_on(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every run goes on from the first reading, here a wrong one; so outputs are equal, and wrong.
+    """Every run goes on from the first reading, here a wrong one; so outputs are equal, and wrong, and no one is valid.
 
-    A session in which copies are proved sees that itself: the second reading does not go on as the first one's copy.
+    The prompt is then read again. A session in which copies are proved sees a wrong one itself: the second reading does
+    not go on as the first one's copy.
     """
     job, keep, n_kept = job_of(tiny, "qwen35", methods=("pld",), depths=(DEPTH,)), SavedPrompts._keep, list[int]()
 
@@ -133,10 +142,12 @@ def test_the_judge_goes_on_from_a_reading_from_which_no_run_goes_on(
     monkeypatch.setattr(SavedPrompts, "_keep", keep_wrong)
     monkeypatch.setattr(CopyProofs, "get", lambda *_: True)
     with Arms(job, MonotonicClock(), ProbeCache()) as arms:
-        plain, drafted = (next(slot for slot in job.slots if slot.case.arm == arm) for arm in ("ar", "sd"))
-        reference, trial = arms.run(plain), arms.run(drafted)
-    assert reference.tokens == trial.tokens and len(n_kept) == 2
-    assert trial.losslessness is not None and trial.losslessness.verdict == "diverged"
+        trials = measured_in_blocks(job, arms)
+    assert [trial.tokens == trials[0].tokens for trial in trials] == [True, True, False, False]
+    verdicts = [trial.losslessness.verdict for trial in trials if trial.losslessness is not None]
+    assert verdicts == ["diverged", "diverged", "lossless", "lossless"]
+    assert [trial.valid for trial in trials] == [False, False, True, True]
+    assert "two readings of the prompt differ" in (trials[0].reason or "") and trials[0].reason == trials[1].reason
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "falcon-h1", "gemma3"])

@@ -304,7 +304,7 @@ class OpenRun:
                 timed[trial.case_id] = None
             if trial.valid and trial.losslessness is not None and trial.losslessness.live_distance is not None:
                 compared[trial.case_id] = None
-            if case.arm == "ar" and case.sampling.greedy and trial.prompt_sha256 is not None:
+            if trial.valid and case.arm == "ar" and case.sampling.greedy and trial.prompt_sha256 is not None:
                 reference = Reference(prompt_sha256=trial.prompt_sha256, n_predict=case.n_predict, tokens=trial.tokens)
                 references.setdefault((trial.prompt_sha256, case.n_predict), reference)
         slots = tuple(slot for block in blocks for slot in block.slots)

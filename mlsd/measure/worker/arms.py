@@ -39,7 +39,7 @@ from mlsd.measure.messages import now, trial_of
 from mlsd.measure.probe_cache import ProbeCache, check_weights, open_reporting
 from mlsd.measure.stage_clock import StageClock
 from mlsd.measure.worker.conversation import Prompts, answer_text, trial_rng
-from mlsd.measure.worker.saved_prompts import CopyProofs, SavedPrompts, reading_options
+from mlsd.measure.worker.saved_prompts import CopyProofs, Reading, SavedPrompts, reading_options
 from mlsd.measure.worker.timing import MOST_UNTIMED, is_steady
 from mlsd.planning.job import Job, Slot
 from mlsd.records import Anchors, BackendInfo, Case, Conditions, DrafterSpec, Losslessness, ModelRef, Status, Trial
@@ -205,8 +205,10 @@ class Arms:
         for reference in job.references:
             if (prompt := self._prompts.greedy(reference.prompt_sha256)) is not None:
                 self._references[prompt, reference.n_predict] = reference.tokens
-        # Prompts whose one reading was compared, here or with what an earlier run wrote: all arms go on from it.
-        self._compared_prompts = {prompt for prompt, _ in self._references}
+        # The readings that trials went on from whose judging is not over, by case and repeat.
+        self._readings: dict[tuple[str, int], Reading] = {}
+        # Prompts behind which an earlier run wrote plainly what a valid trial must write again, or be compared.
+        self._written_before = {prompt for prompt, _ in self._references}
 
     @property
     def backend(self) -> BackendInfo:
@@ -290,7 +292,12 @@ class Arms:
         limits = msgspec.structs.replace(_limits(case), n_predict=self._n_predict)
         if (tuple(prompt), limits.n_predict) not in self._references:
             options = msgspec.structs.replace(self._options, device_sampling=self._samples_on_device)
-            with self.stages.of("reference"), open_context(self.target, options) as context, ExitStack() as opened:
+            with (
+                self.stages.of("reference"),
+                open_context(self.target, options) as context,
+                ExitStack() as opened,
+                self._saved.anew(target=False, draft=False),  # it goes on from the reading that all arms share
+            ):
                 arm = _Arm(context, NoDrafter(), make_rollback("trim", context), None, opened)
                 self._references[tuple(prompt), limits.n_predict] = self._decode(arm, prompt, limits).tokens
         return self._references[tuple(prompt), limits.n_predict]
@@ -420,7 +427,34 @@ class Arms:
 
     def run(self, slot: Slot, **how: Any) -> Trial:
         """Measure one trial and judge it at once."""
-        return self.measure(slot, **how)()
+        return self.confirm(slot, self.measure(slot, **how)())
+
+    def confirm(self, slot: Slot, trial: Trial) -> Trial:
+        """A judged trial, which is not valid where its prompt was read wrongly; all arms went on from that reading.
+
+        So equal tokens prove nothing of it. It is compared once, behind the arms of a block: one of another kind has by
+        then read the prompt for the judge. A wrong one is dropped, and the prompt is read again. Raises: EngineError.
+        """
+        reading = self._readings.pop((slot.case_id, slot.repeat), None)
+        prompt = tuple(self._prompts.of(slot.case, slot.repeat).tokens) if reading is not None else ()
+        if reading is None or trial.losslessness is None or (trial.valid and prompt in self._written_before):
+            return trial
+        if reading.verdict is None:
+            with self.stages.of("judging"):
+                reading.verdict = self._judge.judge_reading(prompt, reading.memory)
+            if reading.verdict.verdict != "lossless":
+                self._saved.drop(prompt)
+                self._judge.forget()
+                if prompt not in self._written_before:
+                    self._references = {key: text for key, text in self._references.items() if key[0] != prompt}
+        verdict = reading.verdict
+        if verdict.verdict == "lossless":
+            return trial
+        reason = (
+            "two readings of the prompt differ, one of which all arms went on from: their logits are off by "
+            f"{verdict.live_distance:.3g}, arithmetic explains {verdict.live_limit:.3g}"
+        )
+        return msgspec.structs.replace(trial, status=Status.INVALID, reason=reason, losslessness=verdict)
 
     def measure(
         self,
@@ -460,6 +494,9 @@ class Arms:
             prefill = _Prefill(run.prefill_ns, None if run.prefill_ns is None else run.draft_prefill_ns)
             prefill = self._prefills.pop((case.id, given.tokens), prefill)
             failed = arm.failed_native_calls - failures_before
+            reading = self._saved.reading(arm.context, given.tokens) if run.prefill_ns is None else None
+            if reading is not None:
+                self._readings[slot.case_id, slot.repeat] = reading
             measured = {
                 "started_at": started_at,
                 "n_prompt": len(given.tokens),
@@ -500,14 +537,11 @@ class Arms:
         reference = self._references.get(key, run.tokens if case.arm == "ar" else None)
         if reference is None:
             return None
-        # Plain decoding takes nothing back, and goes on from the same reading of the prompt as what is drafted.
-        is_new = arm_key(case) not in self._compared or key[0] not in self._compared_prompts
-        is_due = case.arm == "sd" and is_new
+        is_due = case.arm == "sd" and arm_key(case) not in self._compared  # plain decoding takes nothing back
         strategy = arm.target_strategy or "trim"
         verdict = self._judge.judge(run, reference, prompt, arm.context, strategy=strategy, compares_memory=is_due)
         if is_due and verdict.verdict in ("lossless", "near_tie"):
             self._compared.add(arm_key(case))
-            self._compared_prompts.add(key[0])
         if case.arm == "ar":  # only now: one whose judging failed is no reference
             self._references.setdefault(key, run.tokens)
         return verdict

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from mlsd.folders import cache_dir, write_atomically
 from mlsd.hardware import memory_bytes
 from mlsd.measure.messages import report_progress
 from mlsd.measure.probe_cache import answer_path
-from mlsd.records import ModelRef
+from mlsd.records import Losslessness, ModelRef
 
 _FORMAT = 2  # raise it when what proves a copy changes
 _SHARE = 0.25  # of the memory that is free when another is saved
@@ -46,9 +47,13 @@ class PromptOutput(NamedTuple):
         return row
 
 
-class _Saved(NamedTuple):
+@dataclass(eq=False)
+class Reading:
+    """The memory that a context held when it had read a text, from which generations go on."""
+
     memory: Any
     output: PromptOutput | None  # None: of a draft, which was asked for none
+    verdict: Losslessness | None = None  # how it goes on beside another reading; None: not compared
 
 
 class CopyProofs:
@@ -93,18 +98,19 @@ class SavedPrompts:
         self._proofs = proofs or CopyProofs()
         self._is_anew = self._is_target_anew = False
         self._draft_read: tuple[Context, tuple[int, ...]] | None = None  # what a draft has read for its time
-        self._saved: dict[tuple[object, bool, tuple[int, ...]], _Saved] = {}
+        self._saved: dict[tuple[object, bool, tuple[int, ...]], Reading] = {}
         # The last text that a context of another kind read for its time; no generation goes on from this copy.
         self._second_reading: tuple[tuple[int, ...], tuple[Any, Logits]] | None = None
 
     @contextlib.contextmanager
-    def anew(self, *, target: bool) -> Iterator[None]:
-        """Inside, a draft reads, and a `target` too, as if nothing were known: for the time that it takes."""
-        self._is_anew, self._is_target_anew, self._draft_read = True, target, None
+    def anew(self, *, target: bool, draft: bool = True) -> Iterator[None]:
+        """Inside, a `draft` reads, and a `target`, as if nothing were known: for the time that it takes."""
+        before, self._draft_read = (self._is_anew, self._is_target_anew), None
+        self._is_anew, self._is_target_anew = draft, target
         try:
             yield
         finally:
-            self._is_anew = self._is_target_anew = False
+            self._is_anew, self._is_target_anew = before
 
     def target(self, context: Context, prompt: Sequence[int]) -> Context | PromptOutput:
         """Bring a prompt into an empty target; who gives its output: the context, or what was saved of another."""
@@ -148,10 +154,19 @@ class SavedPrompts:
         if context is not None and context.n_past == len(tokens) and self._proofs.get(context) is not False:
             self._keep(context, tokens, None, tokens[-1])
 
+    def reading(self, context: Context, prompt: Sequence[int]) -> Reading | None:
+        """What a context goes on from behind a prompt, where copies of such contexts are right."""
+        return self._saved.get(_key(context, prompt)) if self._proofs.get(context) else None
+
     def prefix(self, context: Context, prompt: Sequence[int]) -> Prefix | None:
         """A prompt that a context read and the memory behind it, where copies of such contexts are right."""
-        saved = self._saved.get(_key(context, prompt))
-        return Prefix(tuple(prompt), saved.memory) if saved is not None and self._proofs.get(context) else None
+        reading = self.reading(context, prompt)
+        return None if reading is None else Prefix(tuple(prompt), reading.memory)
+
+    def drop(self, prompt: tuple[int, ...]) -> None:
+        """Have a prompt read again, which was read wrongly."""
+        self._saved = {key: reading for key, reading in self._saved.items() if key[2] != prompt}
+        self._second_reading = None
 
     def second_reading(self, prompt: tuple[int, ...]) -> tuple[Any, Logits] | None:
         """The memory and the last row of logits of a target that read a prompt, but from which no run goes on."""
@@ -169,7 +184,7 @@ class SavedPrompts:
         memory = context.copy_memory()
         saved = self._saved.get(key)
         if saved is None or saved.output is None:
-            saved = self._saved[key] = _Saved(memory, output)
+            saved = self._saved[key] = Reading(memory, output)
         if self._proofs.get(context) is None:
             self._proofs.set(context, is_right=self._goes_on_alike(context, saved.memory, len(text), token))
         if memory is not saved.memory and output is not None and output.rows is not None and self._proofs.get(context):

@@ -212,7 +212,11 @@ class _BlockRunner:
             at_once = self._arms.one_arm or slot.case.arm == "ar" or arms[index] in arms[index + 1 :]
             judge = self._or_failed(slot, partial(self._measure, slot, at_once=at_once))
             done.append(self._judged(slot, judge) if at_once else judge)
-        trials = [self._judged(slot, judge) for slot, judge in zip(slots, done, strict=True)]
+        judged = [self._judged(slot, judge) for slot, judge in zip(slots, done, strict=True)]
+        trials = [
+            self._or_failed(slot, partial(self._arms.confirm, slot, trial))
+            for slot, trial in zip(slots, judged, strict=True)
+        ]
         first = next((index for index, trial in enumerate(trials) if trial.status is not Status.FAILED), None)
         if first is not None:
             trials[first] = msgspec.structs.replace(trials[first], load_ns=self._load_ns)
