@@ -68,20 +68,24 @@ def test_columns_are_chosen_by_name_and_read_inside_of_rows() -> None:
 
 ADDED = """
 import json, sys
+import msgspec
 from mlsd.columns import column
 from mlsd.trials import fields
 fields.ARM += (column("half_gamma", "1", "half of gamma", lambda arm: arm.case.gamma / 2, "gamma/2"),)
 
 import mlsd
 from mlsd.cli.main import main
+from mlsd.report import page
 from mlsd.report.render import html, markdown, terminal
+from mlsd.report.render.sections import Section
 from mlsd.report.render.table import table
 from mlsd.report.tables.columns import of_arms
 from tools import data_reference, json_reference
 study = mlsd.open_study(sys.argv[1])
 shown = table("arms", study.results, *of_arms("setting half_gamma"))
+whole = msgspec.structs.replace(page.build(study), sections=(Section(id="added", title="Added", tables=(shown,)),))
 print(json.dumps({
-    "terminal": terminal.render(shown), "page": html.table_text(shown), "Markdown": markdown.table_text(shown),
+    "terminal": terminal.render(shown), "page": html.render(whole), "Markdown": markdown.table_text(shown),
     "CSV": study.arms.to_csv(), "docs": data_reference.tables()["arms"], "schema": json_reference.text(),
 }))
 main(["results", "--db", sys.argv[1], "--json"])

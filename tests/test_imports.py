@@ -201,7 +201,8 @@ from mlsd.engine.llama.native import library
 
 library()
 print([name for name in ("llama_cpp.llama", "jinja2", "gguf") if name in sys.modules])
-from llama_cpp.llama import Llama  # which whoever shares the process may still want
+import llama_cpp
+llama_cpp.Llama, llama_cpp.llama.LlamaGrammar  # which whoever shares the process may still want
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

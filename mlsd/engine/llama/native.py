@@ -7,6 +7,7 @@ Only this file may import `llama_cpp`. Nothing native happens when this module i
 import collections
 import ctypes
 import functools
+import importlib
 import importlib.util
 import os
 import re
@@ -151,14 +152,23 @@ def library() -> Any:
 
 @contextmanager
 def _without_high_level() -> Iterator[None]:
-    """Meanwhile the package does not load its chat templates and servers: a tenth of what it takes to start here."""
+    """Meanwhile the package leaves out its chat templates and servers, a tenth of a worker's start.
+
+    Whoever shares the process and asks the package for one of their names loads them then.
+    """
     name = "llama_cpp.llama"
     if name in sys.modules:
         yield
         return
+
+    def load(attribute: str) -> Any:
+        module = importlib.import_module(name)
+        return module if attribute == "llama" else getattr(module, attribute)
+
     sys.modules[name] = ModuleType(name)
     try:
         yield
+        sys.modules["llama_cpp"].__dict__["__getattr__"] = load
     finally:
         del sys.modules[name]
 
