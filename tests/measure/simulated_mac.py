@@ -164,6 +164,9 @@ class MacArms:
     def refer(self, slot: Slot, on_round: object = None) -> Case | None:
         return None
 
+    def confirm(self, slot: Slot, trial: Trial) -> Trial:
+        return trial
+
     def read_anchors(self, case: Case, *, both: bool) -> Anchors:
         wide = max(5, case.gamma + 1)
         one_ns = self._median_ns(1) if both else None
@@ -254,7 +257,8 @@ class SimulatedWorker(Worker):
             measure_slots(self._job, self._say, iter(self._turns.get, None), arms, self._mac.clock, self._conditions)
         except _Killed:
             self._end = "killed by SIGKILL"
-        self._lines.put((self._mac.clock.now_ns(), None))
+        finally:  # whatever else went wrong: nobody waits for a worker that is dead
+            self._lines.put((self._mac.clock.now_ns(), None))
 
     def _conditions(self) -> Conditions:
         self._mac.order.append("conditions")

@@ -7,15 +7,12 @@ Only this file may import `llama_cpp`. Nothing native happens when this module i
 import collections
 import ctypes
 import functools
-import importlib
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mlsd.engine.llama.build.layouts import fit
@@ -113,8 +110,7 @@ def library() -> Any:
     named = os.environ.get(LIBRARIES_VARIABLE)
     folder = _choose_libraries()
     try:
-        with _without_high_level():
-            from llama_cpp import llama_cpp
+        from llama_cpp import llama_cpp
     except Exception as error:  # the code of a package that somebody named, which may raise what it likes
         if needed := re.findall(r"version `((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found", str(error)):
             raise NativeError(
@@ -148,29 +144,6 @@ def library() -> Any:
     if endpoint := os.environ.get(SERVER_VARIABLE):
         _add_server(backends.get("rpc", []), endpoint, llama_cpp._lib)
     return llama_cpp
-
-
-@contextmanager
-def _without_high_level() -> Iterator[None]:
-    """Meanwhile the package leaves out its chat templates and servers, a tenth of a worker's start.
-
-    Whoever shares the process and asks the package for one of their names loads them then.
-    """
-    name = "llama_cpp.llama"
-    if name in sys.modules:
-        yield
-        return
-
-    def load(attribute: str) -> Any:
-        module = importlib.import_module(name)
-        return module if attribute == "llama" else getattr(module, attribute)
-
-    sys.modules[name] = ModuleType(name)
-    try:
-        yield
-        sys.modules["llama_cpp"].__dict__["__getattr__"] = load
-    finally:
-        del sys.modules[name]
 
 
 def loaded_libraries(native: Any) -> LoadedLibraries:
