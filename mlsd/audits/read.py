@@ -526,8 +526,8 @@ def _listed(lines: list[str]) -> Iterator[PastedRow]:
         methods = [match["method"] for _, match in points]
         if any(map(is_plain, methods)) and any(map(method_in, methods)):
             for at, match in points:
-                figures = {name: found for name, of in _OF_POINT.items() if (found := of.search(match["rest"]))}
-                cells = {name: next(filter(None, found.groups())) for name, found in figures.items()}
+                figures = {name: figure for name, of in _OF_POINT.items() if (figure := of.search(match["rest"]))}
+                cells = {name: next(filter(None, figure.groups())) for name, figure in figures.items()}
                 cells = {"method": match["method"], "tok/s": match["tok_s"]} | cells
                 yield PastedRow(line=at, table=title, group=points[0][0], cells=cells)
         points = []

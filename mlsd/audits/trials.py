@@ -76,7 +76,7 @@ def _may_break_a_bound(measured: Sequence[Measured], peak_gb_s: float | None, mo
     Of a round's time ``MGL / tok/s`` the audit takes its drafts and a plain pass, and what the target's and its drafts'
     bytes take of the peak bandwidth; it gives more slack than `_LEAST_BREACH`, never less.
     """
-    trusted = [one for one in measured if one.trial.valid and not one.trial.failed_native_calls]
+    trusted = [row for row in measured if row.trial.valid and not row.trial.failed_native_calls]
     plain: dict[tuple[object, ...], float] = {}
     for trial in trusted:
         if trial.case.drafter.name == NO_DRAFTER:

@@ -450,9 +450,9 @@ class Judge:
 
         Nothing rounds otherwise in one than in the other. Raises: EngineError.
         """
-        own = self._context.feed(FedText(prompt=prompt, tokens=(), accepted=(), widest=1), Feeding(widths=()))
-        assert own is not None  # the kernel is that of runs
-        expected = self._context.follow_copy(own.copy_memory(), own.n_past)
+        reading = self._context.feed(FedText(prompt=prompt, tokens=(), accepted=(), widest=1), Feeding(widths=()))
+        assert reading is not None  # the kernel is that of runs
+        expected = self._context.follow_copy(reading.copy_memory(), reading.n_past)
         top = TopLogits(expected)
         apart = distance(top.of(expected), top.of(self._context.follow_copy(memory, len(prompt))))
         limit = MEMORY_LIMIT_SHARE * top.spread
